@@ -1,0 +1,1 @@
+//! What the benches and the instruction counter share.
