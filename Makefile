@@ -1,0 +1,90 @@
+# Every command of the project. Each makes what it needs first (.venv, the Rust extension) and is quick when nothing changed.
+# PYTHON=python3.12 chooses the interpreter; everything stays inside this folder.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-rust test-python check format sim bench bench-peers check-instructions wheel fuzz chaos clean
+
+SETUP := @scripts/setup.sh
+RUN := @scripts/run.sh
+SAY := @printf '==> %s\n'
+
+SEED ?= 1
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS ?=
+PYTEST ?= -q
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo:  ## replicas train on real text while they are killed again and again; ends with a table and a picture
+	$(SETUP) test demo torch extension
+	$(RUN) python examples/demo
+
+test: test-rust test-python  ## all tests: the core with 1,000 simulator seeds, then Python's with real processes
+
+test-rust:  ## the core's tests alone
+	$(SETUP) extension
+	$(SAY) "Rust: the core, its properties, 1,000 simulator seeds"
+	$(RUN) cargo test --package roost-core
+
+test-python:  ## Python's tests alone; PYTEST='-k name -x' chooses
+	$(SETUP) test dev torch extension
+	$(SAY) "Python: units, types, real processes, examples"
+	$(RUN) python -m pytest $(PYTEST)
+
+check:  ## formatters, linters, types, stubs, spelling
+	$(SETUP) test dev extension
+	$(SAY) "rustfmt, clippy, rustdoc"
+	$(RUN) cargo fmt --all --check
+	$(RUN) cargo clippy --workspace --all-targets --quiet -- --deny warnings
+	$(RUN) env RUSTDOCFLAGS="--deny warnings" cargo doc --workspace --no-deps --quiet
+	$(SAY) "ruff"
+	$(RUN) ruff format --check
+	$(RUN) ruff check
+	$(SAY) "mypy, basedpyright, stubs against the built module"
+	$(RUN) mypy
+	$(RUN) basedpyright --level warning
+	$(RUN) python -m mypy.stubtest roost._roost --mypy-config-file pyproject.toml
+	$(SAY) "typos"
+	$(RUN) typos
+	$(SAY) "all checks passed"
+
+format:  ## formats Rust and Python in place
+	$(SETUP) dev
+	$(RUN) cargo fmt --all
+	$(RUN) ruff format
+	$(RUN) ruff check --fix
+
+sim:  ## one simulated run again: make sim SEED=17
+	$(SETUP) extension
+	$(RUN) env ROOST_SIM_SEED=$(SEED) cargo test --package roost-core --test sim -- --nocapture
+
+bench:  ## the core's benches and Python's, each beside its floor; writes benches/README.md
+	$(SETUP) test extension
+	$(SAY) "Rust: each figure beside the raw socket's"
+	$(RUN) cargo bench --package roost-benches
+	$(SAY) "Python: each figure beside a hand-written uvloop program's"
+	$(RUN) python -m benches.python --write benches/README.md
+
+bench-peers:  ## the same work on Monarch, Ray and xoscar, as far as they are installed in .venv
+	$(SETUP) test extension
+	$(RUN) python -m benches.python --peers monarch,ray,xoscar
+
+check-instructions:  ## instructions of the hot path, counted by callgrind; more than 10 % up fails
+	$(SETUP) extension
+	$(RUN) scripts/check-instructions.sh
+
+wheel:  ## one abi3 manylinux wheel in dist/, tried on each CPython from 3.11 that is found
+	$(SETUP) dev
+	$(RUN) scripts/wheel.sh
+
+fuzz:  ## each decoder for FUZZ_SECONDS=60; FUZZ_TARGETS='frame hello' chooses
+	$(SETUP) dev
+	$(RUN) scripts/fuzz.sh $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+
+chaos:  ## the long tests that kill processes over and over
+	$(SETUP) test dev torch extension
+	$(RUN) python -m pytest -m chaos $(PYTEST)
+
+clean:  ## removes what was built here, .venv too
+	rm -rf .venv target dist fuzz/target .mypy_cache .pytest_cache .ruff_cache .hypothesis python/roost/*.so
