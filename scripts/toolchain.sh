@@ -11,11 +11,11 @@ STAMPS=$VENV/.stamps
 # rustup's cargo asks $HOME/.rustup for the compiler. With another HOME (a container, a test) it lies beside the cargo that PATH names.
 locate_rustup() {
     [ -z "${RUSTUP_HOME:-}" ] || return 0
-    [ ! -d "$HOME/.rustup" ] || return 0
+    [ -z "$(ls -A "$HOME/.rustup/toolchains" 2>/dev/null)" ] || return 0
     local cargo beside
     cargo=$(command -v cargo) || return 0
     beside=$(dirname "$(dirname "$(dirname "$cargo")")")/.rustup
-    if [ -d "$beside" ]; then export RUSTUP_HOME=$beside; fi
+    if [ -d "$beside/toolchains" ]; then export RUSTUP_HOME=$beside; fi
 }
 
 need_linux() {
