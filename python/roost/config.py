@@ -1,0 +1,195 @@
+"""Every limit and timeout of Roost, with its default and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from roost.values import Frozen, check_finite, check_integer
+
+if TYPE_CHECKING:
+    from typing_extensions import TypedDict, Unpack
+
+__all__ = ["Config", "configure", "current"]
+
+_MIB = 1 << 20
+_GIB = 1 << 30
+
+
+class Config(Frozen, kw_only=True):
+    """Roost's limits. Set them before the first use, with `roost.configure` or `roost.run(main(), config=…)`.
+
+    Raises:
+        ValueError: A limit that makes no sense; the text says what to do.
+        TypeError: No such limit, or a value that is not a number.
+    """
+
+    message_bytes_max: int = 4 * _GIB
+    """The largest message or reply, header and all parts, shared memory too: above it one-sided reads are better."""
+    queue_bytes_max: int = 64 * _MIB
+    """Bytes that wait at a sender for one peer: beyond them a verb waits or raises, so that memory stays bounded."""
+    queue_messages_max: int = 65_536
+    """Messages that wait at a sender for one peer: a window of 10,000 calls must run, a runaway loop must not."""
+    queue_warning_s: float = 10.0
+    """How long a queue stays full before a warning is logged: longer than a slow step, shorter than a coffee."""
+    mailbox_messages_max: int = 1024
+    """Messages that one sender may have in one actor's mailbox: enough to keep it busy over a round trip."""
+    port_messages_max: int = 64
+    """Values that wait in a channel unless its own limit says otherwise: back-pressure comes early."""
+    segment_bytes_min: int = _MIB
+    """Parts from this size on go through shared memory on one host: below it a copy through the socket is quicker."""
+    segments_bytes_max: int = 8 * _GIB
+    """Shared memory that one proc keeps pooled or holds for its receivers: beyond it parts go through the socket."""
+    lease_s: float = 30.0
+    """How long a host stays in the job without a sign of life from its client: over a switch's restart."""
+    heartbeat_s: float = 1.0
+    """Time between signs of life between hosts: cheap, and a tenth of what is borne."""
+    lost_s: float = 10.0
+    """Silence after which a host counts as lost: longer than a paused VM or a full link, short enough to act on."""
+    handshake_s: float = 5.0
+    """Time for a stranger to prove who it is: a slow one must not hold a place."""
+    start_timeout_s: float = 120.0
+    """Time for a proc to start, `setup` and preloads too: importing torch from a cold network disk takes a minute."""
+    grace_s: float = 5.0
+    """Time that a stop leaves to threads and C code before SIGTERM."""
+    sigterm_s: float = 3.0
+    """Time between SIGTERM and SIGKILL."""
+    cleanup_timeout_s: float = 3.0
+    """Time for an actor's `__cleanup__`; more than the grace is added to it."""
+    stall_warning_s: float = 5.0
+    """How long a loop may be blocked before a `stalled` event tells of it: a step in C code is no fault yet."""
+    echo_hold_s: float = 0.02
+    """How long an error that may echo a peer's death is held back for the death to overtake it."""
+    states_timeout_s: float = 0.25
+    """Time for a proc's control thread to answer `states()`; then the last known is given."""
+    dead_letters_max: int = 1000
+    """Dead letters kept in `context().job.dead_letters`: the newest matter."""
+    events_max: int = 10_000
+    """Events that wait for one reader of `events()`; beyond them the oldest make way for one `gap`."""
+    output_bytes_max: int = _MIB
+    """Output of one proc that waits to be passed on: beyond it lines are dropped and counted, and work goes on."""
+    stderr_bytes_max: int = 16 * 1024
+    """The tail of a proc's standard error that a failure carries: a traceback fits."""
+    chain_max: int = 64
+    """Calls that may wait for each other in a row: deeper is a runaway recursion over actors."""
+
+    def __post_init__(self) -> None:
+        for name in Config._fields:
+            value: object = self.__dict__[name]
+            if name.endswith("_s"):
+                check_finite("Config", name, value, above=0, instead="give seconds, or leave it out for the default")
+                self._convert(name, float(self.__dict__[name]))
+            else:
+                check_integer("Config", name, value, least=1, instead="give at least 1, or leave it out for the default")
+        if self.heartbeat_s >= self.lost_s:
+            raise ValueError(
+                f"Config heartbeat_s={self.heartbeat_s:g} is not below lost_s={self.lost_s:g}:"
+                " a host would count as lost between two signs of life; raise lost_s"
+            )
+        if self.chain_max > _CHAIN_MAX:
+            raise ValueError(f"Config chain_max={self.chain_max} passes {_CHAIN_MAX}, which a message's header holds")
+
+    def as_builtins(self) -> dict[str, int | float]:
+        """The limits as plain numbers by name, to hand to a proc or to Rust."""
+        return {name: self.__dict__[name] for name in Config._fields}
+
+    @classmethod
+    def from_builtins(cls, limits: Mapping[str, int | float]) -> Config:
+        """The config whose `as_builtins` gave `limits`."""
+        return _changed(cls(), limits)
+
+
+_CHAIN_MAX = 1024
+
+
+if TYPE_CHECKING:
+
+    class _Changes(TypedDict, total=False):
+        """Config's fields once more, so that type checkers see `configure`'s keywords; a test compares the two."""
+
+        message_bytes_max: int
+        queue_bytes_max: int
+        queue_messages_max: int
+        queue_warning_s: float
+        mailbox_messages_max: int
+        port_messages_max: int
+        segment_bytes_min: int
+        segments_bytes_max: int
+        lease_s: float
+        heartbeat_s: float
+        lost_s: float
+        handshake_s: float
+        start_timeout_s: float
+        grace_s: float
+        sigterm_s: float
+        cleanup_timeout_s: float
+        stall_warning_s: float
+        echo_hold_s: float
+        states_timeout_s: float
+        dead_letters_max: int
+        events_max: int
+        output_bytes_max: int
+        stderr_bytes_max: int
+        chain_max: int
+
+
+class _Store:
+    """The process's config, and who has read it already."""
+
+    def __init__(self) -> None:
+        self.config: Config | None = None
+        self.frozen = False
+
+
+_store = _Store()
+
+
+def configure(**changes: Unpack[_Changes]) -> None:
+    """Change limits for this job, before its first use.
+
+    Args:
+        **changes: Fields of `Config` with their new values; what is not named stays.
+
+    Raises:
+        RuntimeError: The job runs already.
+        ValueError: A limit that makes no sense.
+        TypeError: No such limit.
+    """
+    _refuse_late("roost.configure()")
+    _store.config = _changed(_store.config or Config(), changes)
+
+
+def current() -> Config:
+    """The config of this process, fixed from now on: the runtime calls it when it starts."""
+    _store.frozen = True
+    if _store.config is None:
+        _store.config = Config()
+    return _store.config
+
+
+def use(config: Config) -> None:
+    """Take a whole config, as `roost.run(config=…)` and a starting proc do.
+
+    Raises:
+        RuntimeError: The job runs already.
+    """
+    _refuse_late("config=")
+    _store.config = config
+
+
+def release() -> None:
+    """Let limits be changed again: the runtime calls it when it has ended."""
+    _store.frozen = False
+
+
+def _refuse_late(what: str) -> None:
+    if _store.frozen:
+        raise RuntimeError(f"{what} came after Roost's first use, when its limits were fixed; call it before spawning anything")
+
+
+def _changed(config: Config, changes: Mapping[str, object]) -> Config:
+    unknown = [name for name in changes if name not in Config._fields]
+    if unknown:
+        raise TypeError(f"Config has no limit {unknown[0]!r}; it has {', '.join(Config._fields)}")
+    limits: dict[str, object] = {**config.as_builtins(), **changes}
+    return Config(**limits)  # type: ignore[arg-type]  # the fields check their own types

@@ -1,0 +1,124 @@
+"""The base of Roost's small frozen values.
+
+`dataclasses` writes and compiles each class's methods at import, about a millisecond a class, and
+`import roost` has to stay about as quick as `import asyncio`. This base gives what those values need, with
+one set of methods for all of them, and type checkers read it as a frozen dataclass.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, ClassVar, NoReturn, dataclass_transform
+
+__all__ = ["Frozen", "check_finite", "check_integer", "check_one_of"]
+
+_MISSING = object()
+
+
+@dataclass_transform(eq_default=True, frozen_default=True)
+class Frozen:
+    """A value whose annotated attributes are its fields, set once when it is made."""
+
+    _fields: ClassVar[tuple[str, ...]] = ()
+    _fields_compared: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, *, kw_only: bool = False) -> None:
+        # `_names` are bookkeeping of the class, never fields.
+        own = tuple(name for name in cls.__annotations__ if not name.startswith("_"))
+        cls._fields += own
+        if "_fields_compared" not in cls.__dict__:
+            cls._fields_compared = cls._fields
+        if not kw_only:
+            cls.__match_args__ = cls._fields
+
+    if not TYPE_CHECKING:  # type checkers derive the signature from the fields
+
+        def __init__(self, *args, **kwargs):
+            fields = type(self)._fields
+            positional = getattr(type(self), "__match_args__", ())
+            if len(args) > len(positional):
+                raise TypeError(
+                    f"{type(self).__name__}() takes {len(positional)} positional arguments ({', '.join(positional)}),"
+                    f" {len(args)} were given"
+                )
+            values = dict(zip(positional, args, strict=False))
+            for name, value in kwargs.items():
+                if name not in fields:
+                    raise TypeError(
+                        f"{type(self).__name__}() has no field {name!r}; its fields are {', '.join(fields)}"
+                    )
+                if name in values:
+                    raise TypeError(f"{type(self).__name__}() got field {name!r} twice")
+                values[name] = value
+            for name in fields:
+                value = values.get(name, _MISSING)
+                if value is _MISSING:
+                    value = getattr(type(self), name, _MISSING)
+                    if value is _MISSING:
+                        raise TypeError(f"{type(self).__name__}() is missing field {name!r}")
+                self.__dict__[name] = value
+            self.__post_init__()
+
+        def __replace__(self, /, **changes):
+            return type(self)(**{name: self.__dict__[name] for name in type(self)._fields} | changes)
+
+        # Seen by type checkers, these would say that any attribute may be set or deleted.
+        def __setattr__(self, name, value):
+            self._refuse(name)
+
+        def __delattr__(self, name):
+            self._refuse(name)
+
+    def __post_init__(self) -> None:
+        """Check and convert the fields; subclasses say how."""
+
+    def _refuse(self, name: str) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} is frozen: {name!r} cannot be set; make a new one")
+
+    def _convert(self, name: str, value: object) -> None:
+        """Set a field while the value is being made."""
+        self.__dict__[name] = value
+
+    def _compared(self) -> tuple[object, ...]:
+        return tuple(self.__dict__[name] for name in type(self)._fields_compared)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self._compared() == other._compared()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._compared()))
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={self.__dict__[name]!r}" for name in type(self)._fields)
+        return f"{type(self).__name__}({fields})"
+
+
+def check_integer(owner: str, name: str, value: object, *, least: int, instead: str = "") -> None:
+    """Refuse what is not a whole number of at least `least`; `instead` says what to do about it."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{owner} {name} must be a whole number, not {value!r}")
+    if value < least:
+        raise ValueError(f"{owner} {name}={value} is below {least}{instead and '; '}{instead}")
+
+
+def check_finite(
+    owner: str, name: str, value: object, *, above: float | None = None, least: float = 0.0, instead: str = ""
+) -> None:
+    """Refuse what is not a finite number of at least `least`, or greater than `above` when that is given."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise TypeError(f"{owner} {name} must be a number, not {value!r}")
+    tail = f"; {instead}" if instead else ""
+    if not math.isfinite(value):
+        raise ValueError(f"{owner} {name}={value} is not finite{tail}")
+    if above is not None and value <= above:
+        raise ValueError(f"{owner} {name}={value} must be greater than {above:g}{tail}")
+    if value < least:
+        raise ValueError(f"{owner} {name}={value} is below {least:g}{tail}")
+
+
+def check_one_of(owner: str, name: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Refuse a word that is not one of `allowed`."""
+    if value not in allowed:
+        raise ValueError(f"{owner} {name}={value!r} is unknown; use one of {', '.join(map(repr, allowed))}")
