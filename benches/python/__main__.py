@@ -101,10 +101,11 @@ def write(page: Path, table: str, rounds: int) -> None:
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
         platform.machine(),
     )
+    machine = f"{os.cpu_count()} CPUs ({processor}), Linux {platform.release()}, CPython {platform.python_version()}"
     page.write_text(
         f"""# What Roost costs
 
-Written by `make bench` on {time.strftime("%Y-%m-%d")}: {os.cpu_count()} CPUs ({processor}), Linux {platform.release()}, CPython {platform.python_version()}.
+Written by `make bench` on {time.strftime("%Y-%m-%d")}: {machine}.
 A figure is the median of {rounds} rounds' medians, with the lowest and the highest round. Read the ratios: the same
 machine gives other times an hour later, and both sides of a ratio ran in turn.
 

@@ -33,7 +33,6 @@ class Figure(NamedTuple):
     unit: str
 
 
-
 @asynccontextmanager
 async def running(peer: Peer, count: int = 1) -> AsyncIterator[Any]:
     """Processes for the time of a `with` block."""
@@ -127,7 +126,7 @@ SIZES = {"1 KiB": 1 << 10, "64 KiB": 1 << 16, "1 MiB": 1 << 20, "64 MiB": 1 << 2
 
 async def payload(peer: Peer) -> AsyncIterator[Figure]:
     """Echoes of bytes and of arrays; a figure counts both ways."""
-    import numpy as np  # noqa: PLC0415  # the other cases do without
+    import numpy as np
 
     async with one_actor(peer) as actor:
         echo = peer.call(actor, "echo")
@@ -146,11 +145,19 @@ async def spawn(peer: Peer) -> AsyncIterator[Figure]:
         start = time.perf_counter()
         async with running(peer, count) as procs:
             pids = list(await peer.call_all(await peer.mesh(procs), "pid")())
-            yield Figure(f"spawn, {count} procs" if count > 1 else "spawn, 1 proc", [(time.perf_counter() - start) * 1e3], "ms")
+            yield Figure(
+                f"spawn, {count} procs" if count > 1 else "spawn, 1 proc",
+                [(time.perf_counter() - start) * 1e3],
+                "ms",
+            )
             assert len(set(pids)) == count
             if count == 8:
                 await asyncio.sleep(0.5)  # what is still starting is not idle
-                yield Figure("idle proc, memory of its own", [statistics.mean(memory_of(pid).own for pid in pids)], "MiB")
+                yield Figure(
+                    "idle proc, memory of its own",
+                    [statistics.mean(memory_of(pid).own for pid in pids)],
+                    "MiB",
+                )
 
 
 async def actors(peer: Peer) -> AsyncIterator[Figure]:
@@ -168,7 +175,7 @@ async def actors(peer: Peer) -> AsyncIterator[Figure]:
 
 
 async def kill(peer: Peer) -> AsyncIterator[Figure]:
-    """kill -9 of a process while a call waits there, until the caller has its exception."""
+    """Kills a process with SIGKILL while a call waits there, until the caller has its exception."""
     samples = []
     for _ in range(8):
         procs = await peer.start_procs(1)
@@ -201,7 +208,7 @@ async def cost(peer: Peer) -> AsyncIterator[Figure]:
 
 
 async def cold_start(peer: Peer) -> AsyncIterator[Figure]:
-    """From the start of the driver's interpreter to the first answer of one process; the runner adds the start's time."""
+    """From the start of the driver's interpreter, which the runner notes, to the first answer of one process."""
     async with running(peer) as procs:
         await peer.call_all(await peer.mesh(procs), "pid")()
         yield Figure("cold start, 1 proc", [(time.monotonic() - float(os.environ["BENCH_STARTED"])) * 1e3], "ms")
@@ -216,5 +223,17 @@ async def cold_start_8(peer: Peer) -> AsyncIterator[Figure]:
 
 CASES: dict[str, Any] = {
     case.__name__: case
-    for case in (call, pipelined, broadcast, fan_out, payload, spawn, actors, kill, cost, cold_start, cold_start_8)
+    for case in (
+        call,
+        pipelined,
+        broadcast,
+        fan_out,
+        payload,
+        spawn,
+        actors,
+        kill,
+        cost,
+        cold_start,
+        cold_start_8,
+    )
 }

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import statistics
-from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 AIMS = {
     "import": "≤ 1.1",
@@ -63,8 +65,7 @@ def python_table(results: Results, peers: list[str]) -> str:
         seen = {peer: summarise(results[peer][name]) for peer in peers if name in results.get(peer, {})}
         roost, floor = seen.get("roost_peer"), seen.get("floor")
         cells = [name, next(iter(seen.values())).unit]
-        for summary in (roost, floor):
-            cells.append(f"{short(summary.median)} ({short(summary.low)}–{short(summary.high)})" if summary else "–")
+        cells += [f"{short(x.median)} ({short(x.low)}–{short(x.high)})" if x else "–" for x in (roost, floor)]
         cells.append(f"**{roost.median / floor.median:.2f}**" if roost and floor and floor.median else "–")
         cells.append(AIMS.get(name, ""))
         cells += [short(seen[peer].median) if peer in seen else "–" for peer in others]

@@ -6,19 +6,19 @@ import asyncio
 import json
 import sys
 
-from .cases import CASES
+from .cases import CASES, Figure
 from .peers import NotOffered, load
 
 
 async def work(peer_name: str, case_name: str) -> dict[str, object]:
     """Runs the case; gives its figures, and why there are no more when the peer does not offer the rest."""
     peer = load(peer_name)
-    figures: list[tuple[object, ...]] = []
+    figures: list[Figure] = []
     why = None
     await peer.open()
     try:
         async for figure in CASES[case_name](peer):
-            figures.append(tuple(figure))
+            figures.append(figure)  # noqa: PERF401  # what came before a NotOffered is kept
     except NotOffered as error:
         why = str(error)
     await peer.close()
@@ -28,7 +28,7 @@ async def work(peer_name: str, case_name: str) -> dict[str, object]:
 def main() -> None:
     """Runs on uvloop where the peer's interpreter has it."""
     try:
-        from uvloop import run  # noqa: PLC0415
+        from uvloop import run
     except ImportError:
         run = asyncio.run
     result = run(work(sys.argv[1], sys.argv[2]))

@@ -153,7 +153,7 @@ async def serve(path: str) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """Runs a worker for the caller that listens at the given path."""
-    import uvloop  # noqa: PLC0415  # the caller of `encode` needs none
+    import uvloop
 
     uvloop.run(serve(arguments[0]))
 
