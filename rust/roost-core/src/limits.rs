@@ -1,0 +1,75 @@
+//! Every bound and time of the core, each with its unit in the name and its reason.
+
+/// Body of one frame. What is larger travels in shared segments or in several frames; a reader must never have to
+/// hold more than this for one frame.
+pub const FRAME_BODY_BYTES_MAX: usize = 64 << 20;
+
+/// One message with all its parts, those in shared segments included. It bounds what a single call can make a
+/// receiver map.
+pub const MESSAGE_BYTES_MAX: u64 = 4 << 30;
+
+/// Parts of one message: the count is two bytes on the wire.
+pub const MESSAGE_PARTS_MAX: usize = 65_535;
+
+/// Runs of actors in one message: the count is two bytes on the wire.
+pub const MESSAGE_RUNS_MAX: usize = 65_535;
+
+/// Actors of one proc that one message may name over all its runs. Runs are compressed, so without this bound a
+/// frame of a few bytes could make a receiver loop for ever. A proc of a million actors is past what we aim at.
+pub const MESSAGE_TARGETS_MAX: u64 = 1 << 20;
+
+/// Name of an endpoint, in bytes of UTF-8: the length is one byte on the wire.
+pub const ENDPOINT_NAME_BYTES_MAX: usize = 255;
+
+/// Sizes of the message's mesh, as the layer above writes them: the length is two bytes on the wire.
+pub const MESSAGE_SIZES_BYTES_MAX: usize = 65_535;
+
+/// Links in the chain of endpoints that wait for a call. A deeper chain is a runaway recursion; each link costs
+/// 28 bytes in every message below it.
+pub const CHAIN_LINKS_MAX: usize = 1_024;
+
+/// What one session keeps for replay, and so what it may hold in all; beyond it senders wait. A larger frame goes
+/// alone.
+pub const REPLAY_BYTES_MAX: usize = 64 << 20;
+
+/// A chunk of the outgoing log. Acknowledged memory is freed in whole chunks; 64 KiB is also what a Unix socket
+/// takes in one write, about.
+pub const LOG_CHUNK_BYTES: usize = 64 << 10;
+
+/// The first chunk of a log, before it has shown that it needs more: a thousand idle peers must stay cheap.
+pub const LOG_FIRST_CHUNK_BYTES: usize = 4 << 10;
+
+/// Emptied chunks that a busy session keeps for reuse. They save a trip to the allocator, and page faults, for each
+/// chunk; they go as soon as the log is empty.
+pub const LOG_SPARE_CHUNKS_MAX: usize = 8;
+
+/// Frames received since the last acknowledgement that make a standalone one due: below it, the next frame that
+/// goes back anyway carries it.
+pub const ACK_FRAMES_MAX: u64 = 256;
+
+/// Bytes received since the last acknowledgement that make a standalone one due. Far below the replay bound, so that
+/// a sender with large frames is never stopped by an acknowledgement that is waiting for company.
+pub const ACK_BYTES_MAX: u64 = 1 << 20;
+
+/// How long a received frame waits for a frame that carries its acknowledgement, where the session has a timer.
+/// It sets how much is replayed after a reconnect, and costs ten small frames a second at most.
+pub const ACK_DELAY_NS: u64 = 100_000_000;
+
+/// Messages that one proc may have in the mailbox of one actor. Enough to keep a round trip of a busy pair full
+/// (500,000 messages a second over 2 ms), small enough that a stuck actor holds little.
+pub const MAILBOX_MESSAGES_MAX: u64 = 1_024;
+
+/// Bytes of messages that one proc may have in the mailbox of one actor; one message may pass it, so that large
+/// ones go at all.
+pub const MAILBOX_BYTES_MAX: u64 = 64 << 20;
+
+/// The receiver grants again when this fraction of a window was taken out: often enough that a steady sender never
+/// waits, rarely enough that grants are few.
+pub const CREDIT_GRANT_FRACTION: u64 = 4;
+
+/// Messages that wait at the sender for credit, per receiving proc. A window of 10,000 calls must run, with room.
+pub const SEND_QUEUE_MESSAGES_MAX: usize = 65_536;
+
+/// Bytes of messages that wait at the sender for credit, per receiving proc; one message may pass it when the queue
+/// is empty.
+pub const SEND_QUEUE_BYTES_MAX: usize = 64 << 20;

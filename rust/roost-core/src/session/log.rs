@@ -1,0 +1,185 @@
+//! What was sent and is not yet acknowledged, and what is yet to be sent: one log in chunks of whole frames.
+
+use std::collections::VecDeque;
+
+use crate::limits;
+use crate::wire::{Frame, FrameHead};
+
+#[derive(Debug)]
+struct Chunk {
+    bytes: Vec<u8>,
+    /// Bytes that were written to the connection.
+    sent: usize,
+    /// Highest sequence number in the chunk; 0 when it holds nothing but acknowledgements.
+    last_sequence: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    chunks: VecDeque<Chunk>,
+    /// All chunks before this one are sent.
+    first_unsent: usize,
+    held: usize,
+    unsent: usize,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Log {
+    /// Appends one frame of this length; `sequence` is 0 for one that is not numbered.
+    #[inline]
+    pub(super) fn append(&mut self, length: usize, sequence: u64, write: impl FnOnce(&mut Vec<u8>)) {
+        let fits = |chunk: &Chunk| chunk.bytes.len() + length <= limits::LOG_CHUNK_BYTES;
+        if !self.chunks.back().is_some_and(fits) {
+            self.add_chunk(length);
+        }
+        let last = self.chunks.len() - 1;
+        self.first_unsent = self.first_unsent.min(last);
+        let chunk = &mut self.chunks[last];
+        chunk.bytes.reserve(length);
+        let before = chunk.bytes.len();
+        write(&mut chunk.bytes);
+        debug_assert_eq!(
+            chunk.bytes.len(),
+            before + length,
+            "a frame is as long as it was measured"
+        );
+        chunk.last_sequence = chunk.last_sequence.max(sequence);
+        self.held += length;
+        self.unsent += length;
+    }
+
+    #[cold]
+    fn add_chunk(&mut self, length: usize) {
+        let bytes = if length > limits::LOG_CHUNK_BYTES {
+            Vec::with_capacity(length)
+        } else if let Some(spare) = self.spare.pop() {
+            spare
+        } else if self.chunks.is_empty() {
+            Vec::with_capacity(limits::LOG_FIRST_CHUNK_BYTES)
+        } else {
+            Vec::with_capacity(limits::LOG_CHUNK_BYTES)
+        };
+        self.chunks.push_back(Chunk {
+            bytes,
+            sent: 0,
+            last_sequence: 0,
+        });
+    }
+
+    #[inline]
+    pub(super) fn unsent(&self) -> impl Iterator<Item = &[u8]> {
+        self.chunks
+            .range(self.first_unsent..)
+            .map(|chunk| &chunk.bytes[chunk.sent..])
+            .filter(|rest| !rest.is_empty())
+    }
+
+    #[inline]
+    pub(super) fn unsent_bytes(&self) -> usize {
+        self.unsent
+    }
+
+    #[inline]
+    pub(super) fn held(&self) -> usize {
+        self.held
+    }
+
+    pub(super) fn sent(&mut self, mut count: usize) {
+        assert!(count <= self.unsent, "no more is written than there is to write");
+        self.unsent -= count;
+        while count > 0 {
+            let chunk = &mut self.chunks[self.first_unsent];
+            let step = count.min(chunk.bytes.len() - chunk.sent);
+            chunk.sent += step;
+            count -= step;
+            if chunk.sent == chunk.bytes.len() {
+                self.first_unsent += 1;
+            }
+        }
+    }
+
+    /// Frees the chunks that are sent and acknowledged. The last one is kept, empty, so that a quiet pair that
+    /// exchanges small frames uses the same few warm bytes again and again.
+    pub(super) fn trim(&mut self, acknowledged: u64) {
+        while self.first_unsent > 0
+            && self
+                .chunks
+                .front()
+                .is_some_and(|chunk| chunk.last_sequence <= acknowledged)
+        {
+            let last = self.chunks.len() == 1;
+            let chunk = &mut self.chunks[0];
+            self.held -= chunk.bytes.len();
+            self.first_unsent -= 1;
+            let small = chunk.bytes.capacity() <= limits::LOG_CHUNK_BYTES;
+            if last && small {
+                chunk.bytes.clear();
+                chunk.sent = 0;
+                chunk.last_sequence = 0;
+                break;
+            }
+            if let Some(Chunk { mut bytes, .. }) = self.chunks.pop_front()
+                && small
+                && self.spare.len() < limits::LOG_SPARE_CHUNKS_MAX
+            {
+                bytes.clear();
+                self.spare.push(bytes);
+            }
+        }
+        if self.held == 0 && !self.spare.is_empty() {
+            self.spare = Vec::new();
+        }
+    }
+
+    /// Makes everything above this number unsent again, and nothing below it.
+    pub(super) fn rewind(&mut self, received: u64) {
+        self.unsent = 0;
+        self.first_unsent = self.chunks.len();
+        for (index, chunk) in self.chunks.iter_mut().enumerate() {
+            chunk.sent = if self.first_unsent < index {
+                0
+            } else {
+                let first_above = Frames::new(&chunk.bytes).find(|(_, head)| head.sequence > received);
+                first_above.map_or(chunk.bytes.len(), |(at, _)| at)
+            };
+            if chunk.sent < chunk.bytes.len() {
+                self.first_unsent = self.first_unsent.min(index);
+            }
+            self.unsent += chunk.bytes.len() - chunk.sent;
+        }
+    }
+
+    /// Shows each frame above this number, in order.
+    pub(super) fn frames_above(&self, number: u64, visit: &mut impl FnMut(Frame<'_>)) {
+        for chunk in self.chunks.iter().filter(|chunk| chunk.last_sequence > number) {
+            for (at, head) in Frames::new(&chunk.bytes).filter(|(_, head)| head.sequence > number) {
+                let body = &chunk.bytes[at + FrameHead::BYTES..at + head.frame_length()];
+                visit(Frame::decode_body(head, body).expect("the log holds what this crate has encoded"));
+            }
+        }
+    }
+}
+
+/// The frames of a chunk, each with its place.
+struct Frames<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Frames<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+}
+
+impl Iterator for Frames<'_> {
+    type Item = (usize, FrameHead);
+
+    fn next(&mut self) -> Option<(usize, FrameHead)> {
+        let head =
+            FrameHead::decode(&self.bytes[self.at..]).expect("the log holds what this crate has encoded")?;
+        let at = self.at;
+        self.at += head.frame_length();
+        Some((at, head))
+    }
+}

@@ -1,0 +1,23 @@
+//! The bytes between two procs. `docs/wire.md` has the tables; `tests/golden.rs` holds the bytes.
+//!
+//! Decoders borrow from the slice they are given, allocate nothing, and return an error for any bytes that are not
+//! right: they never panic. Encoders check every bound before they write the first byte.
+
+mod bytes;
+pub mod chain;
+mod error;
+pub mod frame;
+pub mod hello;
+pub mod message;
+pub mod parts;
+pub mod reply;
+pub mod runs;
+
+pub use chain::{Chain, ChainBuffer, ChainLink};
+pub use error::{EncodeError, ProtocolError};
+pub use frame::{Content, Frame, FrameHead, FrameHeader, Kind, frame_length_hint};
+pub use hello::{Hello, HelloError, Resume, Version};
+pub use message::MessageHeader;
+pub use parts::{Part, Parts, SegmentPart};
+pub use reply::{Cancel, Credit, CreditTarget, Goodbye, PortClose, PortItem, ReplyHeader, ReplyStatus};
+pub use runs::{OneRun, Run, Runs, RunsBuffer};
