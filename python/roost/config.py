@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from roost.values import Frozen, check_finite, check_integer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from typing_extensions import TypedDict, Unpack
 
 __all__ = ["Config", "configure", "current"]
@@ -80,7 +81,9 @@ class Config(Frozen, kw_only=True):
                 check_finite("Config", name, value, above=0, instead="give seconds, or leave it out for the default")
                 self._convert(name, float(self.__dict__[name]))
             else:
-                check_integer("Config", name, value, least=1, instead="give at least 1, or leave it out for the default")
+                check_integer(
+                    "Config", name, value, least=1, instead="give at least 1, or leave it out for the default"
+                )
         if self.heartbeat_s >= self.lost_s:
             raise ValueError(
                 f"Config heartbeat_s={self.heartbeat_s:g} is not below lost_s={self.lost_s:g}:"
@@ -184,7 +187,9 @@ def release() -> None:
 
 def _refuse_late(what: str) -> None:
     if _store.frozen:
-        raise RuntimeError(f"{what} came after Roost's first use, when its limits were fixed; call it before spawning anything")
+        raise RuntimeError(
+            f"{what} came after Roost's first use, when its limits were fixed; call it before spawning anything"
+        )
 
 
 def _changed(config: Config, changes: Mapping[str, object]) -> Config:

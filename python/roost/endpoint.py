@@ -10,19 +10,26 @@ from __future__ import annotations
 import inspect
 import sys
 import types
-from collections.abc import Callable
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, ParamSpec, overload
 
 from roost.endpoint_info import EndpointInfo, EndpointKind
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Generator, Iterator, Mapping
-    from typing import Concatenate, Protocol
-
-    from typing_extensions import Self, TypeVar
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Callable,
+        Coroutine,
+        Generator,
+        Iterator,
+        Mapping,
+    )
+    from typing import Concatenate, Protocol, Self
 
     from roost.channel import Port
+    from typing_extensions import TypeVar
+
     from roost.failure import Event, Failure, State
     from roost.reply import Broadcast, Reply, Stream
     from roost.shape import Selection, ValueMesh
@@ -77,27 +84,34 @@ class Endpoint(Generic[P, R, S]):
 
         def call(self, *args: P.args, **kwargs: P.kwargs) -> Reply[ValueMesh[R]]:
             """Send to every rank; the reply has one answer of each."""
+            ...
 
         def call_one(self, *args: P.args, **kwargs: P.kwargs) -> Reply[R]:
             """Send to the only rank; the reply is its answer."""
+            ...
 
         def choose(self, *args: P.args, **kwargs: P.kwargs) -> Reply[R]:
             """Send to the less loaded of two live ranks picked at random."""
+            ...
 
         def stream(self, *args: P.args, **kwargs: P.kwargs) -> Stream[S]:
             """Send to every rank, and iterate over (point, answer) as they come."""
+            ...
 
         def broadcast(self, *args: P.args, **kwargs: P.kwargs) -> Broadcast:
             """Send to every rank without an answer; await it to wait for room."""
+            ...
 
         def options(self, *, timeout: float | None = None) -> Endpoint[P, R, S]:
             """The same endpoint with a deadline in seconds, which travels with each message."""
+            ...
 
     else:
         # A parameter with a default needs Python 3.13; `Endpoint[[int], float]` works in annotations on 3.11 so.
         __class_getitem__ = classmethod(types.GenericAlias)
 
-        def __call__(self, *args, **kwargs):
+        def __call__(self, *_args: object, **_kwargs: object) -> NoReturn:
+            """Refuse: an endpoint is sent to by a verb."""
             raise TypeError(f"an endpoint of a mesh is not called itself; use one of its verbs: .{', .'.join(VERBS)}")
 
 
@@ -106,13 +120,10 @@ class EndpointMethod(Generic[P, R, S]):
 
     info: EndpointInfo
     """What Roost knows of it."""
-    __wrapped__: Callable[..., object]
-
-    def __init__(self, info: EndpointInfo) -> None:
-        self.info = info
-        update_wrapper(self, info.function)
 
     if TYPE_CHECKING:
+
+        def __init__(self, info: EndpointInfo) -> None: ...
 
         @overload
         def __get__(self, instance: None, owner: type | None = None) -> Self: ...
@@ -123,7 +134,11 @@ class EndpointMethod(Generic[P, R, S]):
     else:
         __class_getitem__ = classmethod(types.GenericAlias)
 
-        def __get__(self, instance, owner=None):
+        def __init__(self, info: EndpointInfo) -> None:
+            self.info = info
+            update_wrapper(self, info.function)  # its name and text, for help() and documentation tools
+
+        def __get__(self, instance: object, owner: type | None = None) -> EndpointMethod | types.MethodType:
             return self if instance is None else types.MethodType(self.__wrapped__, instance)
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
@@ -269,11 +284,19 @@ class Actor:
         def __await__(self) -> Generator[Any, None, Self]: ...
         async def __aenter__(self) -> Self: ...
         async def __aexit__(
-            self, kind: type[BaseException] | None, exc: BaseException | None, traceback: types.TracebackType | None, /
+            self,
+            kind: type[BaseException] | None,
+            exc: BaseException | None,
+            traceback: types.TracebackType | None,
+            /,
         ) -> None: ...
         def __enter__(self) -> Self: ...
         def __exit__(
-            self, kind: type[BaseException] | None, exc: BaseException | None, traceback: types.TracebackType | None, /
+            self,
+            kind: type[BaseException] | None,
+            exc: BaseException | None,
+            traceback: types.TracebackType | None,
+            /,
         ) -> None: ...
 
 
@@ -321,10 +344,11 @@ if TYPE_CHECKING:
         def __get__(self, instance: object, owner: type | None = None) -> Self | _BoundPort[P, R, M]: ...
 
     class _Decorator(Protocol):
+        # The overlaps are meant: what is async is never taken for a plain answer.
         @overload
-        def __call__(self, method: Callable[Concatenate[Any, P], AsyncIterator[R]], /) -> _StreamMethod[P, R]: ...
+        def __call__(self, method: Callable[Concatenate[Any, P], AsyncIterator[R]], /) -> _StreamMethod[P, R]: ...  # type: ignore[overload-overlap]
         @overload
-        def __call__(self, method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], /) -> _AsyncMethod[P, R]: ...
+        def __call__(self, method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], /) -> _AsyncMethod[P, R]: ...  # type: ignore[overload-overlap]
         @overload
         def __call__(self, method: Callable[Concatenate[Any, P], R], /) -> _SyncMethod[P, R]: ...
 
@@ -332,10 +356,11 @@ if TYPE_CHECKING:
         def __call__(self, method: Callable[Concatenate[Any, Port[R], P], M], /) -> _PortMethod[P, R, M]: ...
 
 
+# The overlaps are meant: what is async is never taken for a plain answer.
 @overload
-def endpoint(method: Callable[Concatenate[Any, P], AsyncIterator[R]], /) -> _StreamMethod[P, R]: ...
+def endpoint(method: Callable[Concatenate[Any, P], AsyncIterator[R]], /) -> _StreamMethod[P, R]: ...  # type: ignore[overload-overlap]
 @overload
-def endpoint(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], /) -> _AsyncMethod[P, R]: ...
+def endpoint(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], /) -> _AsyncMethod[P, R]: ...  # type: ignore[overload-overlap]
 @overload
 def endpoint(method: Callable[Concatenate[Any, P], R], /) -> _SyncMethod[P, R]: ...
 @overload
@@ -370,7 +395,9 @@ def endpoint(
         ValueError: A limit below 1.
     """
     if reply not in (None, "port"):
-        raise TypeError(f'@endpoint(reply={reply!r}) is unknown; use reply="port", or leave it out to return the answer')
+        raise TypeError(
+            f'@endpoint(reply={reply!r}) is unknown; use reply="port", or leave it out to return the answer'
+        )
     if not concurrent and (limit is not None or group is not None):
         option = "limit" if limit is not None else "group"
         raise TypeError(f"@endpoint({option}=…) bounds endpoints that run beside others; add concurrent=True")
@@ -387,28 +414,33 @@ def endpoint(
 
 def _kind(function: Callable[..., object], reply: str | None) -> tuple[EndpointKind, bool]:
     if not isinstance(function, types.FunctionType):
-        raise TypeError(f"@endpoint goes on a `def` or `async def` method, not on {function!r}; put it below no other decorator that makes no function")
+        raise TypeError(
+            f"@endpoint goes on a `def` or `async def` method, not on {function!r};"
+            " write it below @staticmethod or the like, or leave that out"
+        )
     name = function.__qualname__
     if function.__name__.startswith("__") and function.__name__.endswith("__"):
         raise TypeError(f"{name} cannot be an endpoint: such names are Python's and the runtime's; choose another name")
     if inspect.isgeneratorfunction(function):
         raise TypeError(f"{name} is a `def` that yields; make it `async def`, and its values stream to the caller")
-    parameters = list(inspect.signature(function).parameters) if hasattr(function, "__wrapped__") else None
-    code = function.__code__
-    count = code.co_argcount if parameters is None else len(parameters)
-    takes_any = parameters is None and bool(code.co_flags & inspect.CO_VARARGS)
-    needed = 2 if reply == "port" else 1
-    if count < needed and not takes_any:
-        wanted = "self and the port" if needed == 2 else "self"
-        raise TypeError(f"{name} must take {wanted} first")
+    _check_first_arguments(function, ("self", "port") if reply == "port" else ("self",))
     if inspect.isasyncgenfunction(function):
         if reply == "port":
-            raise TypeError(f'{name} yields and has reply="port"; answer by one of them: yield values, or port.send() them')
+            raise TypeError(
+                f'{name} yields and has reply="port"; answer by one of them: yield values, or port.send() them'
+            )
         return "stream", True
     is_async = inspect.iscoroutinefunction(function)
     if reply == "port":
         return "port", is_async
     return ("async", True) if is_async else ("sync", False)
+
+
+def _check_first_arguments(function: types.FunctionType, first: tuple[str, ...]) -> None:
+    code = function.__code__
+    takes_any = bool(code.co_flags & inspect.CO_VARARGS)  # as a decorator's wrapper does
+    if code.co_argcount < len(first) and not takes_any:
+        raise TypeError(f"{function.__qualname__} must take {' and '.join(first)} first, which Roost passes")
 
 
 def _collect(cls: type) -> dict[str, EndpointInfo]:
@@ -433,11 +465,15 @@ def _check_name(cls: type, name: str, info: EndpointInfo) -> None:
             f" (reserved are {', '.join(RESERVED)})"
         )
     if name != info.name:
-        raise TypeError(f"{cls.__qualname__}.{name} is the endpoint {info.name!r} under a second name; write a method for it")
+        raise TypeError(
+            f"{cls.__qualname__}.{name} is the endpoint {info.name!r} under a second name; write a method for it"
+        )
 
 
 def _refuse_override(cls: type, name: str, info: EndpointInfo) -> NoReturn:
-    raise TypeError(f"{cls.__qualname__}.{name} overrides the endpoint {info.qualname} without being one; add @endpoint")
+    raise TypeError(
+        f"{cls.__qualname__}.{name} overrides the endpoint {info.qualname} without being one; add @endpoint"
+    )
 
 
 def _with_group_limits(cls: type, table: dict[str, EndpointInfo]) -> dict[str, EndpointInfo]:
@@ -449,7 +485,9 @@ def _with_group_limits(cls: type, table: dict[str, EndpointInfo]) -> dict[str, E
     for group, said in limits.items():
         if len(said) != 1:
             wrong = f"limits {sorted(said)}" if said else "no limit"
-            raise TypeError(f"group {group!r} of {cls.__qualname__} has {wrong}; give one limit=, on one of its endpoints")
+            raise TypeError(
+                f"group {group!r} of {cls.__qualname__} has {wrong}; give one limit=, on one of its endpoints"
+            )
     return {
         name: info if info.group is None else info.with_limit(next(iter(limits[info.group])))
         for name, info in table.items()
@@ -469,4 +507,4 @@ def _named(module: str, qualname: str) -> object:
     return _found(module, qualname)
 
 
-_PLAIN_BASES: tuple[type, ...] = (object, Actor, Generic)  # type: ignore[assignment]
+_PLAIN_BASES: tuple[object, ...] = (object, Actor, Generic)

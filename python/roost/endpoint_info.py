@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 __all__ = ["POSITIONAL_ANY", "EndpointInfo", "EndpointKind"]
 
@@ -54,7 +56,7 @@ class EndpointInfo:
     group: str | None
     """The group whose endpoints share one limit."""
     positional_min: int
-    """The least number of positional arguments of a call without keywords; above the most when there is no such call."""
+    """The fewest positional arguments of a call without keywords; above the most when there is no such call."""
     positional_max: int
     """The most positional arguments, `POSITIONAL_ANY` for any number."""
     keyword_names: frozenset[str]
@@ -94,7 +96,7 @@ class EndpointInfo:
         has_args = bool(code.co_flags & inspect.CO_VARARGS)
         defaults = len(getattr(self.function, "__defaults__", None) or ())
         keyword_only = code.co_varnames[count : count + code.co_kwonlyargcount]
-        keyword_defaults = getattr(self.function, "__kwdefaults__", None) or {}
+        keyword_defaults: Mapping[str, object] = getattr(self.function, "__kwdefaults__", None) or {}
         self.positional_min = max(0, count - given_by_roost - defaults)
         self.positional_max = POSITIONAL_ANY if has_args else max(0, count - given_by_roost)
         named_from = max(given_by_roost, code.co_posonlyargcount)

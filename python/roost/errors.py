@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from collections.abc import Iterator, Sequence
+    from typing import Self
 
     from roost.failure import Failure
     from roost.shape import Point
@@ -41,7 +41,7 @@ class RoostError(Exception):
     """The root of all errors that Roost raises."""
 
 
-class ActorDied(RoostError, ConnectionError):
+class ActorDied(RoostError, ConnectionError):  # noqa: N818  (the word users say)
     """The actor that was called, or its proc or host, ended.
 
     Args:
@@ -130,7 +130,7 @@ class MeshError(RoostError, _Group):
     later: list[Exception]
     """What other ranks raised after this was raised; it grows until every rank is accounted for."""
 
-    def __new__(cls, message: str, exceptions: Sequence[Exception], points: Sequence[Point] = ()) -> Self:
+    def __new__(cls, message: str, exceptions: Sequence[Exception], points: Sequence[Point] = ()) -> Self:  # noqa: ARG004
         """Make a group, which fixes its exceptions before `__init__`."""
         return super().__new__(cls, message, exceptions)
 
@@ -152,7 +152,7 @@ class MeshError(RoostError, _Group):
         _collect_failures(self, found)
         return tuple(found.values())
 
-    def derive(self, excs: Sequence[Exception], /) -> MeshError:  # type: ignore[override]
+    def derive(self, excs: Sequence[Exception], /) -> MeshError:  # type: ignore[override]  # of Exceptions only
         """A group of part of the exceptions, as `except*` and `split` make them; `later` stays shared."""
         points = {id(exc): point for point, exc in self.items()}
         kept = [points[id(exc)] for exc in excs if id(exc) in points]
@@ -171,7 +171,7 @@ class MeshError(RoostError, _Group):
         return f"{self.message} ({count} error{'s' if count > 1 else ''}{at}); the first: {_line(first)}"
 
     def __reduce__(self) -> tuple[type[Self], tuple[object, ...], dict[str, object]]:
-        state = {name: value for name, value in self.__dict__.items() if name != "points"}
+        state: dict[str, object] = {name: value for name, value in self.__dict__.items() if name != "points"}
         return type(self), (self.message, self.exceptions, self.points), state | {"later": list(self.later)}
 
 
@@ -274,6 +274,6 @@ def _collect_failures(exception: BaseException, found: dict[int, Failure]) -> No
     failure = getattr(exception, "failure", None)
     if failure is not None:
         found.setdefault(id(failure), failure)
-    if isinstance(exception, BaseExceptionGroup):
-        for inner in exception.exceptions:
-            _collect_failures(inner, found)
+    inner: Sequence[BaseException] = getattr(exception, "exceptions", ())
+    for each in inner:
+        _collect_failures(each, found)

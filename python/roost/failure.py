@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from roost.values import Frozen, check_finite, check_integer, check_one_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from roost.shape import Point
@@ -128,7 +128,7 @@ class Failure(Frozen, kw_only=True):
         self._convert("consequences", (*self.consequences, failure))
 
     def __getstate__(self) -> dict[str, object]:
-        return self.__dict__ | {"times": dict(self.times)}  # a mapping proxy does not pickle
+        return {**self.__dict__, "times": dict(self.times)}  # a mapping proxy does not pickle
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
@@ -161,36 +161,27 @@ class Failure(Frozen, kw_only=True):
 
     def __repr__(self) -> str:
         # Not by fields: consequences name this failure as their cause, which would never end.
-        return f"Failure(kind={self.kind!r}, name={self.name!r}, incarnation={self.incarnation}, reason={self.reason!r})"
+        return (
+            f"Failure(kind={self.kind!r}, name={self.name!r}, incarnation={self.incarnation}, reason={self.reason!r})"
+        )
 
     def _life(self) -> str:
         return f" (incarnation {self.incarnation})" if self.incarnation else ""
 
     def _ending(self) -> str:
-        because = f": {self.reason}" if self.reason else ""
-        match self.kind:
-            case "error":
-                return f"raised{because}" if self.origin == "user" else f"failed{because}"
-            case "exit":
-                code = "an unknown code" if self.exit_code is None else f"code {self.exit_code}"
-                return f"exited with {code}{because}"
-            case "signal":
-                return f"was killed by {_signal_name(self.signal)}{because}"
-            case "oom":
-                return (
-                    "was killed by the kernel because memory ran out; "
-                    f"give it more memory, or run fewer procs on a host{because}"
-                )
-            case "lost":
-                return f"was lost{because or ': its host is out of reach'}"
-            case "start":
-                return f"did not start{because}"
-            case "stopped":
-                return f"stopped{because}"
-            case "stalled":
-                return f"stalled{because}"
-            case "unhealthy":
-                return f"was ended as unhealthy{because}"
+        code = "an unknown code" if self.exit_code is None else f"code {self.exit_code}"
+        ending = {
+            "error": "raised" if self.origin == "user" else "failed",
+            "exit": f"exited with {code}",
+            "signal": f"was killed by {_signal_name(self.signal)}",
+            "oom": "was killed because memory ran out; give it more, or run fewer procs on a host",
+            "lost": "was lost, its host is out of reach",
+            "start": "did not start",
+            "stopped": "stopped",
+            "stalled": "stalled",
+            "unhealthy": "was ended as unhealthy",
+        }[self.kind]
+        return f"{ending}: {self.reason}" if self.reason else ending
 
     def to_json(self) -> str:
         """The failure as a JSON object, with what it followed from and what followed."""
@@ -199,24 +190,20 @@ class Failure(Frozen, kw_only=True):
         return json.dumps(self._plain(0))
 
     def _plain(self, depth: int) -> dict[str, object]:
-        plain: dict[str, object] = {}
-        for name in type(self)._fields:
-            value: object = self.__dict__[name]
-            if name in ("point", "times"):
-                value = dict(self.point if name == "point" else self.times)
-            elif name == "cause":
-                value = None if self.cause is None or depth >= _DEPTH_SHOWN else self.cause._plain(depth + 1)
-            elif name in ("consequences", "reasons"):
-                failures = self.consequences if name == "consequences" else self.reasons
-                # A consequence names this failure as its cause: going back there would never end.
-                value = [failure._plain_leaf() for failure in failures]
-            plain[name] = value
-        return plain
+        cause = self.cause if depth < _DEPTH_SHOWN else None
+        return {
+            **self._plain_leaf(),
+            "cause": cause and cause._plain(depth + 1),
+            # A consequence names this failure as its cause: going back there would never end.
+            "consequences": [failure._plain_leaf() for failure in self.consequences],
+            "reasons": [failure._plain_leaf() for failure in self.reasons],
+        }
 
     def _plain_leaf(self) -> dict[str, object]:
         nested = {"cause", "consequences", "reasons"}
-        plain = {name: self.__dict__[name] for name in type(self)._fields if name not in nested}
-        return plain | {"point": dict(self.point), "times": dict(self.times)}
+        plain: dict[str, object] = {name: self.__dict__[name] for name in type(self)._fields if name not in nested}
+        plain.update(point=dict(self.point), times=dict(self.times))
+        return plain
 
 
 class Event(Frozen):
@@ -318,8 +305,10 @@ class Restart(Frozen):
         check_integer("Restart", "limit", self.limit, least=1, instead="leave restart= out to never restart")
         check_finite("Restart", "within_s", self.within_s, above=0, instead="give the seconds in which restarts count")
         pauses = tuple(self.backoff_s)
-        if len(pauses) != 2:
-            raise ValueError(f"Restart backoff_s={self.backoff_s!r} must be two numbers: the first pause and the longest")
+        if len(pauses) != len(("first", "longest")):
+            raise ValueError(
+                f"Restart backoff_s={self.backoff_s!r} must be two numbers: the first pause and the longest"
+            )
         for pause in pauses:
             check_finite("Restart", "backoff_s", pause, instead="0 restarts without a pause")
         if pauses[0] > pauses[1]:

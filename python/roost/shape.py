@@ -6,7 +6,7 @@ import itertools
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Generic, SupportsIndex, TypeAlias, TypeVar, Union
+from typing import Generic, SupportsIndex, TypeAlias, TypeVar, Union, cast
 
 __all__ = ["RANKS_MAX", "Point", "Selection", "Shape", "ValueMesh"]
 
@@ -36,12 +36,16 @@ class Point(Mapping[str, int]):
 
     rank: int
     """The place's number in the mesh, from 0."""
+    _names: tuple[str, ...]
+    _lengths: tuple[int, ...]
 
     def __init__(self, sizes: Mapping[str, int], rank: int = 0) -> None:
         names, lengths = _checked(sizes)
         rank = operator.index(rank)
         if not 0 <= rank < _product(lengths):
-            raise ValueError(f"rank {rank} is not in {_text(names, lengths)}, which has ranks 0 to {_product(lengths) - 1}")
+            raise ValueError(
+                f"rank {rank} is not in {_text(names, lengths)}, which has ranks 0 to {_product(lengths) - 1}"
+            )
         self._fill(names, lengths, rank)
 
     def _fill(self, names: tuple[str, ...], lengths: tuple[int, ...], rank: int) -> None:
@@ -113,7 +117,7 @@ class Shape:
     strides: tuple[int, ...]
 
     def __init__(self, sizes: Mapping[str, int] | None = None) -> None:
-        self.names, self.lengths = _checked(sizes or {})
+        self.names, self.lengths = _checked({} if sizes is None else sizes)
         self.offset = 0
         self.strides = _dense_strides(self.lengths)
         self._table: tuple[int, ...] | None = None
@@ -243,7 +247,7 @@ class Shape:
                 offset += _index(selection, length, f"dimension {name!r}") * stride
         return Shape._of(names, lengths, offset, strides, self._table)
 
-    def split(self, **into: object) -> Shape:
+    def split(self, **into: Sequence[str] | SupportsIndex) -> Shape:
         """Split dimensions in parts: `split(gpus=("nodes", "local"), local=4)`; one part's size may be left out.
 
         Raises:
@@ -253,18 +257,18 @@ class Shape:
         parts: dict[str, tuple[str, ...]] = {}
         given: dict[str, int] = {}
         for name, value in into.items():
-            if isinstance(value, (tuple, list)):
-                parts[name] = tuple(str(part) for part in value)
-            elif isinstance(value, SupportsIndex):
+            if isinstance(value, SupportsIndex):
                 given[name] = operator.index(value)
+            elif isinstance(value, str):
+                raise TypeError(f'split({name}={value!r}): give names, as in {name}=("a", "b"), or a size')
             else:
-                raise TypeError(f"split({name}={value!r}): give names, as in {name}=(\"a\", \"b\"), or a size")
+                parts[name] = tuple(value)
         self._check_known(parts, "split")
         stray = set(given) - {part for group in parts.values() for part in group}
         if stray:
             raise ValueError(
                 f"split() was given a size for {_listed(stray)}, which no dimension is split into; "
-                f"write split(dimension=(…, {sorted(stray)[0]!r}), {sorted(stray)[0]}=…)"
+                f"write split(dimension=(…, {min(stray)!r}), {min(stray)}=…)"
             )
         names: list[str] = []
         lengths: list[int] = []
@@ -303,7 +307,9 @@ class Shape:
     def _check_known(self, given: Iterable[str], verb: str) -> None:
         unknown = [name for name in given if name not in self.names]
         if unknown:
-            raise ValueError(f"{verb}() knows no dimension {_listed(unknown)}; the mesh is {_text(self.names, self.lengths)}")
+            raise ValueError(
+                f"{verb}() knows no dimension {_listed(unknown)}; the mesh is {_text(self.names, self.lengths)}"
+            )
 
 
 class ValueMesh(Generic[V_co]):
@@ -321,9 +327,19 @@ class ValueMesh(Generic[V_co]):
 
     def __init__(self, sizes: Mapping[str, int], values: Iterable[V_co]) -> None:
         self._shape = Shape(sizes)
-        self._values: Sequence[V_co] = tuple(values)
+        self._values = tuple(values)
         if len(self._values) != len(self._shape):
-            raise ValueError(f"{len(self._values)} values do not fill {dict(sizes)}, which has {len(self._shape)} places")
+            raise ValueError(
+                f"{len(self._values)} values do not fill {dict(sizes)}, which has {len(self._shape)} places"
+            )
+
+    @classmethod
+    def _of(cls, shape: Shape, values: tuple[V_co, ...]) -> ValueMesh[V_co]:
+        """A mesh over a shape that was checked before: `values` are in its rank order, and it is a whole."""
+        mesh = cls.__new__(cls)
+        mesh._shape = shape
+        mesh._values = values
+        return mesh
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -337,7 +353,7 @@ class ValueMesh(Generic[V_co]):
         return len(self._values)
 
     def __getitem__(self, rank: SupportsIndex) -> V_co:
-        return self._values[rank]
+        return self._values[operator.index(rank)]
 
     def values(self) -> Sequence[V_co]:
         """The values in rank order."""
@@ -357,7 +373,9 @@ class ValueMesh(Generic[V_co]):
         shape = self._shape.slice(**coordinates)
         missing = [name for name, length in zip(shape.names, shape.lengths, strict=True) if length > 1]
         if missing:
-            raise ValueError(f"item() needs {_listed(missing)} too: the values are {dict(self.sizes)}; slice() takes part of them")
+            raise ValueError(
+                f"item() needs {_listed(missing)} too: the values are {dict(self.sizes)}; slice() takes part of them"
+            )
         return self._values[shape.base_rank(0)]
 
     def slice(self, **selections: Selection) -> ValueMesh[V_co]:
@@ -375,7 +393,8 @@ class ValueMesh(Generic[V_co]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ValueMesh):
             return NotImplemented
-        return self._shape == other._shape and self._values == other._values
+        mesh = cast("ValueMesh[object]", other)
+        return self._shape == mesh._shape and self._values == mesh._values
 
     def __hash__(self) -> int:
         return hash((self._shape, self._values))
@@ -399,32 +418,39 @@ def _checked(sizes: Mapping[str, int]) -> tuple[tuple[str, ...], tuple[int, ...]
     _check_names(names)
     lengths: list[int] = []
     for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, SupportsIndex):
-            raise TypeError(f"the size of dimension {name!r} must be a whole number, not {size!r}")
-        length = operator.index(size)
+        length = _whole(size, f"the size of dimension {name!r}")
         if length < 1:
-            raise ValueError(f"dimension {name!r} has size {length}; every size is at least 1, so leave the dimension out")
+            raise ValueError(
+                f"dimension {name!r} has size {length}; every size is at least 1, so leave the dimension out"
+            )
         lengths.append(length)
     if _product(lengths) > RANKS_MAX:
-        raise ValueError(f"{dict(sizes)} has {_product(lengths)} ranks, which passes the limit of {RANKS_MAX}; use several meshes")
+        raise ValueError(
+            f"{dict(sizes)} has {_product(lengths)} ranks, which passes the limit of {RANKS_MAX}; use several meshes"
+        )
     return names, tuple(lengths)
 
 
-def _check_names(names: Iterable[str]) -> None:
+def _check_names(names: Iterable[object]) -> None:
     seen: set[str] = set()
     for name in names:
         if not isinstance(name, str) or not name.isidentifier():
             raise ValueError(f"{name!r} cannot name a dimension: it is written as a keyword, as in slice(gpus=0)")
         if name in seen:
-            raise ValueError(f"dimension {name!r} is there twice; rename one, as in rename({name}=\"{name}_2\")")
+            raise ValueError(f'dimension {name!r} is there twice; rename one, as in rename({name}="{name}_2")')
         seen.add(name)
 
 
-def _index(value: SupportsIndex, length: int, what: str) -> int:
-    try:
-        index = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{what} is selected by a number or a slice, not by {value!r}") from None
+def _whole(value: object, what: str) -> int:
+    if type(value) is int:
+        return value
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+        raise TypeError(f"{what} must be a whole number, not {value!r}")
+    return operator.index(value)
+
+
+def _index(value: object, length: int, what: str) -> int:
+    index = _whole(value, f"what is taken of {what}")
     if not -length <= index < length:
         raise IndexError(f"{index} is outside {what}, which has {length} places (0 to {length - 1})")
     return index % length
@@ -487,8 +513,7 @@ def _runs_of(ranks: Sequence[int]) -> list[tuple[int, int, int]]:
     while first < len(ranks):
         last = first
         stride = ranks[first + 1] - ranks[first] if first + 1 < len(ranks) else 1
-        if stride < 1:
-            stride = 1
+        stride = max(stride, 1)
         while last + 1 < len(ranks) and ranks[last + 1] - ranks[last] == stride:
             last += 1
         runs.append((ranks[first], last - first + 1, stride))

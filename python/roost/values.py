@@ -28,12 +28,12 @@ class Frozen:
         cls._fields += own
         if "_fields_compared" not in cls.__dict__:
             cls._fields_compared = cls._fields
-        if not kw_only:
+        if not TYPE_CHECKING and not kw_only:  # type checkers derive it from the fields
             cls.__match_args__ = cls._fields
 
     if not TYPE_CHECKING:  # type checkers derive the signature from the fields
 
-        def __init__(self, *args, **kwargs):
+        def __init__(self, *args: object, **kwargs: object) -> None:
             fields = type(self)._fields
             positional = getattr(type(self), "__match_args__", ())
             if len(args) > len(positional):
@@ -59,14 +59,14 @@ class Frozen:
                 self.__dict__[name] = value
             self.__post_init__()
 
-        def __replace__(self, /, **changes):
+        def __replace__(self, /, **changes: object) -> Frozen:
             return type(self)(**{name: self.__dict__[name] for name in type(self)._fields} | changes)
 
         # Seen by type checkers, these would say that any attribute may be set or deleted.
-        def __setattr__(self, name, value):
+        def __setattr__(self, name: str, value: object) -> NoReturn:
             self._refuse(name)
 
-        def __delattr__(self, name):
+        def __delattr__(self, name: str) -> NoReturn:
             self._refuse(name)
 
     def __post_init__(self) -> None:
