@@ -73,3 +73,10 @@ pub const SEND_QUEUE_MESSAGES_MAX: usize = 65_536;
 /// Bytes of messages that wait at the sender for credit, per receiving proc; one message may pass it when the queue
 /// is empty.
 pub const SEND_QUEUE_BYTES_MAX: usize = 64 << 20;
+
+/// One packet of the control lane: below what a `SOCK_SEQPACKET` socket takes at once with its usual buffers.
+pub const CONTROL_PACKET_BYTES_MAX: usize = 60 << 10;
+
+/// One control message, when it travels in a memory file because no packet holds it. The largest is the start of a
+/// proc with the constructor messages of its actors.
+pub const CONTROL_MESSAGE_BYTES_MAX: usize = 256 << 20;
