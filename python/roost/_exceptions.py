@@ -1,0 +1,178 @@
+"""Exceptions on their way home: as themselves when they can travel, as text when not, always with their traceback."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import traceback
+from asyncio.exceptions import CancelledError
+from typing import TYPE_CHECKING, Any
+
+from roost import _pickling
+from roost._definitions import closure, learn
+from roost.errors import RemoteError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["RemoteTraceback", "dump_exception", "load_exception"]
+
+_CHAIN_MAX = 32  # causes that are kept as objects; the text has them all
+_PICKLE_BYTES_MAX = 16 * 1024 * 1024  # an exception that carries more arrives as text
+_TRACEBACK_CHARS_MAX = 64 * 1024
+_TEXT_CHARS_MAX = 16 * 1024
+_OURS = os.path.dirname(__file__) + os.sep  # noqa: PTH120  (compared with co_filename, which is a string)
+
+
+class RemoteTraceback(Exception):  # noqa: N818  (it is the traceback that is seen in a chain of causes, not an error)
+    """Where in another process an exception was raised: the `__cause__` of what a call raises.
+
+    Its own `__cause__` is the cause that the exception had there.
+
+    Args:
+        text: The formatted traceback.
+    """
+
+    text: str
+    """The formatted traceback, with those of the causes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text}"""'
+
+
+def dump_exception(error: BaseException, known: set[bytes] | None = None) -> bytes:
+    """Pickle an exception with its traceback; this never fails.
+
+    Args:
+        error: What was raised. What would disturb the receiver's loop travels as text: `CancelledError`,
+            `StopIteration`, `SystemExit` and any other bare `BaseException`.
+        known: The classes that the receiver has, by id; what goes along now is added.
+    """
+    names: dict[bytes, None] = {}
+    chain: list[tuple[bool, str, str, Any, bytes | None]] = []
+    is_cause = True
+    link: BaseException | None = error
+    seen: set[int] = set()
+    while link is not None and len(chain) < _CHAIN_MAX and id(link) not in seen:
+        seen.add(id(link))
+        chain.append((is_cause, _type_name(link), _text(link), _notes(link), _pickle(link, names)))
+        is_cause, link = _next(link)
+    body = pickle.dumps((_traceback(error), chain), 5)
+    forms = closure(names, known)
+    return pickle.dumps((forms, body), 5)
+
+
+def load_exception(data: Any, note: str | None = None) -> BaseException:
+    """The exception that `dump_exception` took, or a `RemoteError` when it cannot be made here.
+
+    Args:
+        data: The bytes.
+        note: Added to the exception: which actor, point and endpoint it came from.
+    """
+    forms, body = pickle.loads(data)
+    if forms:
+        learn(forms)
+    text, chain = pickle.loads(body)
+    error = _load(text, *chain[0][1:])
+    outer: BaseException = RemoteTraceback(text)
+    error.__cause__ = outer
+    for is_cause, *link in chain[1:]:
+        inner = _load("", *link)
+        if is_cause:
+            outer.__cause__ = inner
+        else:
+            outer.__context__ = inner
+        outer = inner
+    if note is not None:
+        error.add_note(note)
+    return error
+
+
+def _next(error: BaseException) -> tuple[bool, BaseException | None]:
+    """What an exception followed from. A traceback from yet another process is passed over: the text has it."""
+    cause = error.__cause__
+    if type(cause) is RemoteTraceback:
+        error = cause
+        cause = error.__cause__
+    if cause is not None:
+        return True, cause
+    return False, None if error.__suppress_context__ else error.__context__
+
+
+def _pickle(error: BaseException, names: dict[bytes, None]) -> bytes | None:
+    """The exception pickled, when it comes back as what it was."""
+    if not isinstance(error, Exception) or isinstance(error, (StopIteration, CancelledError)):
+        return None
+    try:
+        dumped = _pickling.dump(error, in_band=True)
+        payload, found = (dumped, ()) if isinstance(dumped, bytes) else (dumped.payload, dumped.definitions)
+        # Many exceptions pickle and then fail to unpickle; here there is still a caller's text to send instead.
+        if len(payload) > _PICKLE_BYTES_MAX or type(pickle.loads(payload)) is not type(error):
+            return None
+        closure(found)
+    except Exception:  # noqa: BLE001  (whatever a user's class does: the text goes instead)
+        return None
+    names.update(dict.fromkeys(found))
+    return payload
+
+
+def _load(text: str, name: str, said: str, notes: list[str], pickled: bytes | None) -> BaseException:
+    why = ""
+    if pickled is not None:
+        try:
+            loaded = pickle.loads(pickled)
+            if isinstance(loaded, BaseException):
+                return loaded
+        except Exception as error:  # noqa: BLE001  (whatever a user's class does: the text is there)
+            why = f"it arrives as text, since it could not be unpickled here: {type(error).__name__}: {_text(error)}"
+    remote = RemoteError(name, said, text)
+    for note in [*notes, why]:
+        if note:
+            remote.add_note(note)
+    return remote
+
+
+def _type_name(error: BaseException) -> str:
+    kind = type(error)
+    return f"{kind.__module__}.{kind.__qualname__}" if kind.__module__ != "builtins" else kind.__qualname__
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return _shorten(str(error), _TEXT_CHARS_MAX)
+    except Exception as broken:  # noqa: BLE001  (a user's __str__ may raise anything)
+        return f"<its __str__ raised {type(broken).__name__}>"
+
+
+def _notes(error: BaseException) -> list[str]:
+    notes = getattr(error, "__notes__", None)
+    if not isinstance(notes, list):
+        return []
+    return [_shorten(note, _TEXT_CHARS_MAX) for note in notes if isinstance(note, str)]
+
+
+def _traceback(error: BaseException) -> str:
+    try:
+        lines = traceback.format_exception(type(error), error, _user_frames(error.__traceback__))
+        return _shorten("".join(lines), _TRACEBACK_CHARS_MAX)
+    except Exception as broken:  # noqa: BLE001  (a user's __str__, __repr__ or __cause__ may raise anything)
+        return f"{_type_name(error)}: <its traceback could not be formatted: {type(broken).__name__}>\n"
+
+
+def _user_frames(frames: TracebackType | None) -> TracebackType | None:
+    """Without the frames of Roost that called the user's code; all of them when there is nothing else."""
+    inner = frames
+    while inner is not None and inner.tb_frame.f_code.co_filename.startswith(_OURS):
+        inner = inner.tb_next
+    return inner or frames
+
+
+def _shorten(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"

@@ -1,0 +1,267 @@
+"""The picklers: how each kind of value is reduced, and which buffers leave the pickle. `roost.serialize` is their face."""
+
+from __future__ import annotations
+
+import pickle
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from roost import _arrays, _definitions
+from roost._arrays import OUT_OF_BAND_BYTES_MIN, Storages
+
+__all__ = ["OUT_OF_BAND_BYTES_MIN", "PARTS_MAX", "Collector", "Parts", "dump", "is_promise", "large"]
+
+PARTS_MAX = 65_000
+"""Buffers beyond this number stay in the pickle; the wire's limit is 65,535."""
+
+_PICKLER_KEPT_BYTES_MAX = 64 * 1024  # one that made a larger pickle has a large memo table: it is dropped
+_RULES_MAX = 4096  # types whose rule is remembered; the table is emptied when it is full
+
+
+class Parts(NamedTuple):
+    """A pickled value that is more than its pickle."""
+
+    payload: bytes
+    """The pickle."""
+    buffers: list[memoryview]
+    """The large parts: contiguous, of format B, still the user's own memory."""
+    definitions: tuple[bytes, ...]
+    """The ids of the classes sent by value that the pickle names; `serialize.closure` gives their forms."""
+
+
+class Collector:
+    """What a pickler gathers beside its stream; each rule gets it as its first argument."""
+
+    in_band: bool
+    buffers: list[memoryview]
+    names: dict[bytes, None]
+    storages: Storages | None
+
+    def prepare(self, *, in_band: bool = False, storages: Storages | None = None) -> None:
+        """Begin with nothing."""
+        self.in_band = in_band
+        self.buffers = []
+        self.names = {}
+        self.storages = storages
+
+    def offer(self, buffer: pickle.PickleBuffer) -> bool:
+        """Take a buffer out of the pickle, or answer True to have it inside."""
+        if self.in_band or len(self.buffers) >= PARTS_MAX:
+            return True
+        raw = buffer.raw()
+        if raw.nbytes < OUT_OF_BAND_BYTES_MIN:
+            return True
+        self.buffers.append(raw)
+        return False
+
+
+def dump(value: Any, *, in_band: bool = False) -> bytes | Parts:
+    """Pickle a value; with `in_band`, its buffers inside."""
+    if in_band:
+        return _dump_again(value, in_band=True)
+    try:
+        pickler = _idle.pop()
+    except IndexError:
+        pickler = _Pickler()
+    try:
+        pickler.dump(value)
+    except _NeedsValuePickler:
+        return _dump_again(value, by_value=True)
+    chunks = pickler.chunks
+    payload = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    if pickler.buffers or pickler.names or pickler.storages is not None:
+        return _finish(pickler, payload, value, in_band=False, by_value=False)
+    if len(payload) <= _PICKLER_KEPT_BYTES_MAX:
+        chunks.clear()
+        pickler.clear_memo()
+        _idle.append(pickler)
+    return payload
+
+
+def _dump_again(
+    value: Any, *, in_band: bool = False, by_value: bool = False, storages: Storages | None = None
+) -> bytes | Parts:
+    pickler: Any
+    if by_value:
+        from roost._by_value import ValuePickler  # cloudpickle: 35 ms that most processes never need
+
+        pickler = ValuePickler(reduce_but_definitions)
+    else:
+        pickler = _Pickler()
+    pickler.prepare(in_band=in_band, storages=storages)
+    try:
+        pickler.dump(value)
+    except _NeedsValuePickler:
+        return _dump_again(value, in_band=in_band, by_value=True, storages=storages)
+    return _finish(pickler, b"".join(pickler.chunks), value, in_band=in_band, by_value=by_value)
+
+
+def _finish(pickler: Any, payload: bytes, value: Any, *, in_band: bool, by_value: bool) -> bytes | Parts:
+    storages: Storages | None = pickler.storages
+    if storages is not None and storages.is_partial():
+        # Only now is it known which part of each storage is used: again, with that part alone.
+        return _dump_again(value, in_band=in_band, by_value=by_value, storages=storages.narrowed())
+    if not pickler.buffers and not pickler.names:
+        return payload
+    return Parts(payload, pickler.buffers, tuple(pickler.names))
+
+
+class _NeedsValuePickler(Exception):  # noqa: N818  (a signal inside this module, never an error)
+    pass
+
+
+class Large:
+    """A large `bytes` or `bytearray`, which pickle would copy into its stream."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: bytes | bytearray) -> None:
+        self.value = value
+
+
+def large(value: Any) -> Any:
+    """The value, wrapped so that it leaves the pickle when it is `bytes` or `bytearray` and large."""
+    kind = type(value)
+    if (kind is bytes or kind is bytearray) and len(value) >= OUT_OF_BAND_BYTES_MIN:
+        return Large(value)
+    return value
+
+
+def is_promise(kind: type) -> bool:
+    """Whether values of a type are futures, coroutines or async generators: promises that no other process can keep."""
+    return issubclass(kind, _PROMISES) or hasattr(kind, "_asyncio_future_blocking")
+
+
+def is_rebuilt(kind: type[BaseException]) -> bool:
+    """Whether an exception is rebuilt from its args without calling its `__init__`.
+
+    Exceptions pickle as a call of their class with `args`, which fails, or says the wrong thing, as soon as an `__init__`
+    written in Python takes other arguments than it hands up. What defines its own way to pickle keeps it.
+    """
+    if not isinstance(kind.__init__, types.FunctionType):
+        return False
+    return not any(isinstance(way, types.FunctionType) for way in (kind.__reduce__, kind.__reduce_ex__, kind.__new__))
+
+
+def rebuild_exception(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    """An exception with its args and what its built-in base makes of them; its attributes follow as its state."""
+    made = kind.__new__(kind, *args)
+    for base in kind.__mro__:
+        init = vars(base).get("__init__")
+        if init is not None and not isinstance(init, types.FunctionType):
+            init(made, *args)
+            break
+    return made
+
+
+def rebuild_memoryview(buffer: Any, form: str, shape: tuple[int, ...]) -> memoryview:
+    """A memoryview over a part, in the shape in which it was sent."""
+    flat = memoryview(buffer).cast("B")
+    return flat if (form, shape) == ("B", flat.shape) else flat.cast(form, shape)  # type: ignore[call-overload,no-any-return]
+
+
+def _reduce_large(_collector: Collector, wrapped: Large) -> Any:
+    return type(wrapped.value), (pickle.PickleBuffer(wrapped.value),)
+
+
+def _reduce_memoryview(_collector: Collector, view: memoryview) -> Any:
+    whole = view if view.c_contiguous else memoryview(view.tobytes())
+    return rebuild_memoryview, (pickle.PickleBuffer(whole), view.format, view.shape)
+
+
+def _reduce_exception(_collector: Collector, error: BaseException) -> Any:
+    make, args, *state = error.__reduce__()
+    return (rebuild_exception, (make, args), *state)
+
+
+def _reduce_class(collector: Collector, kind: type) -> Any:
+    if _definitions.importable(kind) or kind in _PICKLE_KNOWS:
+        return NotImplemented
+    if not _definitions.travels_by_value(kind):
+        raise _NeedsValuePickler
+    this = _definitions.identify(kind)
+    collector.names[this] = None
+    return _definitions.definition, (this,)
+
+
+def _reduce_function(_collector: Collector, function: types.FunctionType) -> Any:
+    if _definitions.importable(function):
+        return NotImplemented
+    raise _NeedsValuePickler
+
+
+def _reduce_module(_collector: Collector, _module: types.ModuleType) -> Any:
+    raise _NeedsValuePickler
+
+
+def _refuse_promise(_collector: Collector, value: Any) -> Any:
+    raise TypeError(f"a {type(value).__name__} was not awaited: await it first")
+
+
+_Rule = Callable[[Any, Any], Any]
+_PROMISES = (types.CoroutineType, types.AsyncGeneratorType)
+_PICKLE_KNOWS = frozenset({type(None), type(NotImplemented), type(...)})
+_LEFT_TO_VALUE_PICKLER = frozenset({_reduce_class, _reduce_function, _reduce_module})
+_rules: dict[type, _Rule | None] = {}
+
+
+def _rule(kind: type) -> _Rule | None:
+    """How values of a type are reduced, `None` for pickle's own way; found once and remembered."""
+    found: _Rule | None
+    if issubclass(kind, type):
+        found = _reduce_class
+    elif kind is types.FunctionType:
+        found = _reduce_function
+    elif kind is types.ModuleType:
+        found = _reduce_module
+    elif kind is Large:
+        found = _reduce_large
+    elif kind is memoryview:
+        found = _reduce_memoryview
+    elif is_promise(kind):
+        found = _refuse_promise
+    elif issubclass(kind, BaseException):
+        found = _reduce_exception if is_rebuilt(kind) else None
+    else:
+        found = _arrays.rule(kind)
+    if len(_rules) >= _RULES_MAX:
+        _rules.clear()
+    _rules[kind] = found
+    return found
+
+
+def _reduce(collector: Any, value: Any) -> Any:
+    kind = type(value)
+    rule = _rules[kind] if kind in _rules else _rule(kind)
+    return NotImplemented if rule is None else rule(collector, value)
+
+
+def reduce_but_definitions(collector: Any, value: Any) -> Any:
+    """The rules without those for classes, functions and modules, which the pickler by value has itself."""
+    kind = type(value)
+    rule = _rules[kind] if kind in _rules else _rule(kind)
+    return NotImplemented if rule is None or rule in _LEFT_TO_VALUE_PICKLER else rule(collector, value)
+
+
+class Sink:
+    """A file for pickle to write to, which gathers what is written without copying it."""
+
+    __slots__ = ("write",)
+
+    def __init__(self, chunks: list[bytes]) -> None:
+        self.write: Callable[[bytes], object] = chunks.append
+
+
+class _Pickler(Collector, pickle.Pickler):
+    """Pickles one value after another: to make a new one for each would cost more than a small value itself."""
+
+    def __init__(self) -> None:
+        self.prepare()
+        self.chunks: list[bytes] = []
+        super().__init__(Sink(self.chunks), 5, buffer_callback=self.offer)
+
+    reducer_override = _reduce
+
+
+_idle: list[_Pickler] = []
