@@ -7,14 +7,19 @@
 //! - [`limits`]: every bound and time of this crate, with its reason.
 //! - [`wire`]: the bytes between two procs, described byte by byte in `docs/wire.md`.
 //! - [`session`]: numbering, acknowledging, replaying and dropping of doubles between two procs.
+//! - [`control`]: what procs and the agent of their host tell each other, apart from the data.
+//! - [`agent`]: which procs of a host live, and what to do when one ends; [`restart`] is its policy.
 //! - [`credit`]: how many messages a sender may have in a mailbox, and what it may hold back itself.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
+pub mod agent;
+pub mod control;
 pub mod credit;
 pub mod id;
 pub mod limits;
+pub mod restart;
 pub mod session;
 pub mod wire;

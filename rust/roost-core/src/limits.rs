@@ -79,4 +79,29 @@ pub const CONTROL_PACKET_BYTES_MAX: usize = 60 << 10;
 
 /// One control message, when it travels in a memory file because no packet holds it. The largest is the start of a
 /// proc with the constructor messages of its actors.
-pub const CONTROL_MESSAGE_BYTES_MAX: usize = 256 << 20;
+pub const CONTROL_MESSAGE_BYTES_MAX: usize = 1 << 30;
+
+/// Constructors that the agent keeps for the later incarnations of one proc.
+pub const RECORDED_BYTES_MAX: usize = 1 << 30;
+
+/// After a death was seen the exit status may take this long, then the death is told without. Where the end is
+/// certain the status is read at once; this is for the rest.
+pub const EXIT_STATUS_WAIT_NS: u64 = 50_000_000;
+
+/// A user's function that is asked what to start has this long before a warning says that a proc is down for it.
+pub const ASK_WARNING_NS: u64 = 1_000_000_000;
+
+/// Starts of a template that end before it is ready, before what waits for it fails.
+pub const TEMPLATE_STARTS_MAX: u32 = 3;
+
+/// Launches of one incarnation that may get lost with a template, before it fails.
+pub const LAUNCHES_LOST_MAX: u32 = 3;
+
+/// Deaths that a failure names as its history. A policy that mends more is at work for hours; its last ones tell.
+pub const DEATHS_KEPT_MAX: usize = 16;
+
+/// Last bytes of stderr in each death of that history: 16 of them fit into one packet.
+pub const EARLIER_STDERR_BYTES_MAX: usize = 1 << 10;
+
+/// Places in a started page: one for each lane of that proc, 64 KiB in all, of which only touched pages are there.
+pub const STARTED_SLOTS: u32 = 8_192;

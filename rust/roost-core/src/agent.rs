@@ -1,0 +1,568 @@
+//! The agent of one host: which procs there are, which live, and what to do when one ends.
+//!
+//! A state machine without I/O or clock: [`Agent::handle`] takes what happened and the time, [`Agent::next_output`]
+//! gives what is to be done, [`Agent::next_wakeup_ns`] says when it wants to be called again. The layer above starts
+//! processes, moves bytes and descriptors, and watches for ends.
+//!
+//! The life of one incarnation:
+//!
+//! ```text
+//! queued → starting → up → dying → down → (asking) → queued, next incarnation
+//!   (template)               │       └ waits for the pause and until its memory is free
+//!                            └ end seen; waits a little for the exit status, then told to everybody
+//! ```
+//!
+//! `over` is the end of all of it: stopped, or failed for good.
+
+mod connect;
+mod death;
+mod proc;
+mod start;
+mod stop;
+mod template;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use self::connect::Lanes;
+use self::proc::{Phase, Proc};
+pub use self::template::TemplateId;
+use self::template::Templates;
+use crate::control::{Bytes, Environ, Exit, Member, Patience, Status, TemplateKey, ToAgent, ToClient};
+use crate::id::{Incarnation, MeshId, ProcId};
+use crate::limits::{ASK_WARNING_NS, RECORDED_BYTES_MAX};
+
+/// A descriptor that the layer above holds for a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Token(pub u64);
+
+/// What happened.
+#[derive(Debug)]
+pub enum Input {
+    /// A proc, or the driver, said something.
+    Message {
+        /// Who.
+        from: ProcId,
+        /// What.
+        message: ToAgent,
+        /// The descriptor that came with it.
+        descriptor: Option<Token>,
+    },
+    /// A template has imported its modules and forks from now on.
+    TemplateReady(TemplateId),
+    /// A template cannot fork safely: what needs it starts cold.
+    TemplateRefused {
+        /// The template.
+        template: TemplateId,
+        /// Why.
+        reason: String,
+    },
+    /// A template could not import what it was asked for.
+    TemplateFailed {
+        /// The template.
+        template: TemplateId,
+        /// Why.
+        reason: String,
+        /// The last lines of its stderr.
+        stderr: String,
+    },
+    /// A template's process ended.
+    TemplateEnded {
+        /// The template.
+        template: TemplateId,
+        /// How, and the last lines of its stderr, for people.
+        reason: String,
+        /// The last lines of its stderr.
+        stderr: String,
+    },
+    /// The process of a launch exists.
+    Launched {
+        /// The proc.
+        proc: ProcId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// The process.
+        pid: u32,
+    },
+    /// The process of a launch could not be made.
+    LaunchFailed {
+        /// The proc.
+        proc: ProcId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// Why.
+        reason: String,
+    },
+    /// The template ended before it answered a launch.
+    LaunchLost {
+        /// The proc.
+        proc: ProcId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+    },
+    /// A process is ending: nothing of it runs any more, though its memory may not be free yet.
+    Died {
+        /// The proc.
+        proc: ProcId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// What was seen.
+        seen: Seen,
+    },
+    /// The exit status of a process.
+    Exited {
+        /// The proc.
+        proc: ProcId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// How it ended.
+        exit: Exit,
+    },
+    /// A process is gone, with its memory. Comes after [`Input::Died`].
+    Gone {
+        /// The proc.
+        proc: ProcId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+    },
+    /// The two ends of a lane could not be made.
+    PairFailed {
+        /// One end.
+        first: ProcId,
+        /// The other.
+        second: ProcId,
+        /// Why.
+        reason: String,
+    },
+    /// Everything ends now: no proc is started again, those that run are killed.
+    Close,
+    /// Nothing but the time.
+    Tick,
+}
+
+/// What is known at the end of a process.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// How it ended, where that is certain already.
+    pub exit: Option<Exit>,
+    /// How it seems to have ended, for when no status comes.
+    pub likely: Option<Exit>,
+    /// Whether the kernel's memory killer was at work.
+    pub oom: bool,
+    /// The last lines of its stderr.
+    pub stderr: String,
+    /// Its started page, by slot; what is missing at the end is zero.
+    pub started: Vec<u64>,
+}
+
+/// A signal to a proc.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Signal {
+    /// SIGTERM.
+    Terminate,
+    /// SIGKILL.
+    Kill,
+}
+
+/// Where a process comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A fork of this template.
+    Template(TemplateId),
+    /// Executed with this environment.
+    Cold(Environ),
+}
+
+/// Make the process of one incarnation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order {
+    /// The proc.
+    pub proc: ProcId,
+    /// Its incarnation.
+    pub incarnation: Incarnation,
+    /// Who gets the other end of its first data lane.
+    pub owner: ProcId,
+    /// The place in the owner's started page for it.
+    pub owner_slot: Option<u32>,
+    /// Its name as people read it.
+    pub label: String,
+    /// Where it comes from.
+    pub source: Source,
+    /// What stands for the interpreter, in a cold start.
+    pub command: Option<Vec<String>>,
+    /// The spawn message.
+    pub spec: Bytes,
+    /// Constructors to run, recorded since the spawn.
+    pub recorded: Vec<Bytes>,
+    /// Whether its output goes on to the driver's.
+    pub logs: bool,
+}
+
+/// One end of a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaneEnd {
+    /// Who gets it.
+    pub proc: ProcId,
+    /// The incarnation that gets it.
+    pub incarnation: Incarnation,
+    /// The place in its started page for the other.
+    pub slot: Option<u32>,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Output {
+    /// Start a template.
+    StartTemplate {
+        /// Its number in what follows.
+        template: TemplateId,
+        /// What it imports.
+        key: TemplateKey,
+        /// Its environment.
+        environ: Environ,
+    },
+    /// Start a proc. Its owner gets its end of the data lane as [`ToClient::Connected`] once the order is given.
+    Launch(Box<Order>),
+    /// Tell a proc, or the driver.
+    Send {
+        /// Whom.
+        to: ProcId,
+        /// What.
+        message: ToClient,
+        /// The descriptor that goes with it.
+        descriptor: Option<Token>,
+    },
+    /// Make a data lane and hand its ends out, each as [`ToClient::Connected`].
+    Pair {
+        /// One end.
+        first: LaneEnd,
+        /// The other.
+        second: LaneEnd,
+    },
+    /// Signal a process.
+    Signal {
+        /// The proc.
+        proc: ProcId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// The signal.
+        signal: Signal,
+    },
+}
+
+/// The agent of one host. See the module.
+#[derive(Debug)]
+pub struct Agent {
+    driver: ProcId,
+    /// For procs whose owner ended.
+    patience: Patience,
+    random: Random,
+    epoch: u32,
+    procs: BTreeMap<ProcId, Proc>,
+    templates: Templates,
+    lanes: Lanes,
+    outputs: VecDeque<Output>,
+    /// Procs spawned so far.
+    spawned: u64,
+    closed: bool,
+}
+
+impl Agent {
+    /// The agent inside `driver`. `seed` spreads the pauses before restarts; `patience` is for procs whose owner
+    /// ended.
+    pub fn new(driver: ProcId, patience: Patience, seed: u64) -> Self {
+        Self {
+            driver,
+            patience,
+            random: Random(seed),
+            epoch: 0,
+            procs: BTreeMap::new(),
+            templates: Templates::default(),
+            lanes: Lanes::default(),
+            outputs: VecDeque::new(),
+            spawned: 0,
+            closed: false,
+        }
+    }
+
+    /// Take in what happened at `now_ns`, which never goes back.
+    pub fn handle(&mut self, now_ns: u64, input: Input) {
+        match input {
+            Input::Message {
+                from,
+                message,
+                descriptor,
+            } => self.message(now_ns, from, message, descriptor),
+            Input::TemplateReady(template) => self.template_ready(template),
+            Input::TemplateRefused { template, reason } => self.template_refused(template, &reason),
+            Input::TemplateFailed {
+                template,
+                reason,
+                stderr,
+            } => {
+                self.template_failed(now_ns, template, &reason, &stderr);
+            }
+            Input::TemplateEnded {
+                template,
+                reason,
+                stderr,
+            } => {
+                self.template_ended(now_ns, template, &reason, &stderr);
+            }
+            Input::Launched {
+                proc,
+                incarnation,
+                pid,
+            } => self.launched(now_ns, proc, incarnation, pid),
+            Input::LaunchFailed {
+                proc,
+                incarnation,
+                reason,
+            } => {
+                self.launch_failed(now_ns, proc, incarnation, reason, String::new());
+            }
+            Input::LaunchLost { proc, incarnation } => self.launch_lost(now_ns, proc, incarnation),
+            Input::Died {
+                proc,
+                incarnation,
+                seen,
+            } => self.died(now_ns, proc, incarnation, seen),
+            Input::Exited {
+                proc,
+                incarnation,
+                exit,
+            } => self.exited(now_ns, proc, incarnation, exit),
+            Input::Gone { proc, incarnation } => self.gone(now_ns, proc, incarnation),
+            Input::PairFailed {
+                first,
+                second,
+                reason,
+            } => self.pair_failed(first, second, &reason),
+            Input::Close => self.close(now_ns),
+            Input::Tick => {}
+        }
+        self.due(now_ns);
+    }
+
+    /// The next thing to be done, in order.
+    pub fn next_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// When to call [`Agent::handle`] with [`Input::Tick`] at the latest.
+    pub fn next_wakeup_ns(&self) -> Option<u64> {
+        self.procs.values().filter_map(Proc::wakeup_ns).min()
+    }
+
+    /// The driver's proc.
+    pub fn driver(&self) -> ProcId {
+        self.driver
+    }
+
+    /// The membership epoch.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// Whether no process of any proc is left.
+    pub fn is_empty(&self) -> bool {
+        self.procs
+            .values()
+            .all(|proc| matches!(proc.phase, Phase::Over { gone: true, .. }))
+    }
+
+    /// The name of a proc as people read it.
+    pub fn label(&self, id: ProcId) -> String {
+        if id == self.driver {
+            return "driver".to_owned();
+        }
+        self.procs
+            .get(&id)
+            .map_or_else(|| id.to_string(), |proc| proc.label.clone())
+    }
+
+    fn message(&mut self, now_ns: u64, from: ProcId, message: ToAgent, descriptor: Option<Token>) {
+        match message {
+            ToAgent::Up => self.up(now_ns, from),
+            ToAgent::StartFailed { reason } => {
+                if let Some(proc) = self.procs.get_mut(&from) {
+                    proc.start_failure = Some(reason);
+                }
+            }
+            ToAgent::Connect { proc } => self.connect(from, proc),
+            ToAgent::ConnectLost { proc } => self.lanes.remove(from, proc),
+            ToAgent::SegmentOffer {
+                to,
+                segment,
+                size_bytes,
+            } => {
+                self.segment_offer(from, to, (segment, size_bytes), descriptor);
+            }
+            ToAgent::SegmentAck { to, segment, ok } => {
+                self.send(to, ToClient::SegmentAck { from, segment, ok });
+            }
+            ToAgent::Spawn(spawn) => self.spawn(now_ns, from, *spawn),
+            ToAgent::Respawn {
+                proc,
+                incarnation,
+                launch,
+            } => self.respawn(now_ns, proc, incarnation, launch),
+            ToAgent::RecordActor { procs, mesh, payload } => self.record_actor(from, &procs, mesh, &payload),
+            ToAgent::ForgetActor { procs, mesh } => {
+                for id in procs {
+                    if let Some(proc) = self.procs.get_mut(&id) {
+                        proc.recorded.retain(|(of, _)| *of != mesh);
+                    }
+                }
+            }
+            ToAgent::Stop {
+                procs,
+                reason,
+                patience,
+            } => {
+                for id in procs {
+                    self.stop(now_ns, id, &reason, patience);
+                }
+            }
+            ToAgent::Restart {
+                procs,
+                reason,
+                patience,
+            } => {
+                for id in procs {
+                    self.restart(now_ns, id, &reason, patience);
+                }
+            }
+            ToAgent::Kill { procs, reason } => {
+                for id in procs {
+                    self.kill(id, reason.as_deref());
+                }
+            }
+        }
+    }
+
+    fn record_actor(&mut self, from: ProcId, procs: &[ProcId], mesh: MeshId, payload: &Bytes) {
+        for &id in procs {
+            let Some(proc) = self.procs.get_mut(&id) else {
+                continue;
+            };
+            let bytes = proc
+                .recorded
+                .iter()
+                .map(|(_, payload)| payload.len())
+                .sum::<usize>()
+                + payload.len();
+            if bytes <= RECORDED_BYTES_MAX {
+                proc.recorded.push((mesh, payload.clone()));
+                continue;
+            }
+            let text = format!(
+                "{}: constructors of {bytes} bytes pass the limit of {RECORDED_BYTES_MAX}, {mesh} will not be there after a restart",
+                proc.label
+            );
+            self.send(from, ToClient::Warning { text });
+        }
+    }
+
+    /// Queue a message for a proc that can hear it, or the driver.
+    fn send(&mut self, to: ProcId, message: ToClient) {
+        if self.hears(to) {
+            self.outputs.push_back(Output::Send {
+                to,
+                message,
+                descriptor: None,
+            });
+        }
+    }
+
+    /// Whether this proc has a control lane at its other end.
+    fn hears(&self, id: ProcId) -> bool {
+        id == self.driver || self.procs.get(&id).is_some_and(|proc| proc.phase.is_alive())
+    }
+
+    /// Tell a change to everybody, and so make a new epoch.
+    fn announce(&mut self, id: ProcId, status: &Status) {
+        self.epoch = self.epoch.saturating_add(1);
+        let everybody: Vec<ProcId> = std::iter::once(self.driver)
+            .chain(self.procs.keys().copied())
+            .filter(|&to| self.hears(to))
+            .collect();
+        for to in everybody {
+            self.tell(to, id, status.clone());
+        }
+    }
+
+    /// Tell a first start to the owner alone: who knows nothing of a proc asks when it needs it, and spawning n procs
+    /// stays n messages.
+    fn announce_start(&mut self, id: ProcId, status: Status) {
+        let Some(proc) = self.procs.get(&id) else { return };
+        if proc.incarnation == Incarnation::default() {
+            self.tell(proc.owner, id, status);
+        } else {
+            self.announce(id, &status);
+        }
+    }
+
+    fn tell(&mut self, to: ProcId, id: ProcId, status: Status) {
+        let Some(proc) = self.procs.get(&id) else { return };
+        let member = Member {
+            epoch: self.epoch,
+            proc: id,
+            incarnation: proc.incarnation,
+            status,
+        };
+        self.send(to, ToClient::Member(Box::new(member)));
+    }
+
+    /// Do what its time has come for.
+    fn due(&mut self, now_ns: u64) {
+        let due: Vec<ProcId> = self
+            .procs
+            .iter()
+            .filter(|(_, proc)| proc.wakeup_ns().is_some_and(|at_ns| at_ns <= now_ns))
+            .map(|(&id, _)| id)
+            .collect();
+        for id in due {
+            self.escalate(now_ns, id);
+            match self.procs.get(&id).map(|proc| &proc.phase) {
+                Some(Phase::Dying { .. }) => self.tell_death(now_ns, id),
+                Some(Phase::Down { .. }) => self.start_next(now_ns, id),
+                Some(Phase::Asking { .. }) => self.warn_unanswered(id),
+                _ => {}
+            }
+        }
+    }
+
+    fn warn_unanswered(&mut self, id: ProcId) {
+        let Some(proc) = self.procs.get_mut(&id) else {
+            return;
+        };
+        let Phase::Asking { warn_at_ns, .. } = &mut proc.phase else {
+            return;
+        };
+        *warn_at_ns = None;
+        let (owner, seconds) = (proc.owner, ASK_WARNING_NS / 1_000_000_000);
+        let text = format!(
+            "{} is down: what to start it with has not been answered for {seconds} s",
+            proc.label
+        );
+        self.send(owner, ToClient::Warning { text });
+    }
+}
+
+/// Spreads pauses; nothing depends on its quality. (`SplitMix64`.)
+#[derive(Debug)]
+struct Random(u64);
+
+impl Random {
+    /// Uniform in [0, 1).
+    #[expect(clippy::cast_precision_loss, reason = "53 bits are what an f64 holds")]
+    fn fraction(&mut self) -> f64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((word ^ (word >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}

@@ -1,0 +1,163 @@
+//! Who has a data lane with whom, and what passes through the agent.
+
+use std::collections::BTreeMap;
+
+use super::proc::Phase;
+use super::{Agent, LaneEnd, Output, Token};
+use crate::control::ToClient;
+use crate::id::{Incarnation, ProcId};
+
+/// The data lanes of this host. `Lanes[a][b]` is the place in a's started page for what b sends.
+#[derive(Debug, Default)]
+pub(super) struct Lanes(BTreeMap<ProcId, BTreeMap<ProcId, Option<u32>>>);
+
+impl Lanes {
+    pub(super) fn insert(&mut self, first: (ProcId, Option<u32>), second: (ProcId, Option<u32>)) {
+        self.0.entry(first.0).or_default().insert(second.0, first.1);
+        self.0.entry(second.0).or_default().insert(first.0, second.1);
+    }
+
+    pub(super) fn contains(&self, first: ProcId, second: ProcId) -> bool {
+        self.0
+            .get(&first)
+            .is_some_and(|peers| peers.contains_key(&second))
+    }
+
+    pub(super) fn remove(&mut self, first: ProcId, second: ProcId) {
+        for (one, other) in [(first, second), (second, first)] {
+            if let Some(peers) = self.0.get_mut(&one) {
+                peers.remove(&other);
+                if peers.is_empty() {
+                    self.0.remove(&one);
+                }
+            }
+        }
+    }
+
+    /// Take out all lanes of one proc: its peers, with their places in its page.
+    pub(super) fn remove_all(&mut self, id: ProcId) -> BTreeMap<ProcId, Option<u32>> {
+        let peers = self.0.get(&id).cloned().unwrap_or_default();
+        for &peer in peers.keys() {
+            self.remove(id, peer);
+        }
+        peers
+    }
+}
+
+impl Agent {
+    /// `from` wants to talk to `to`.
+    pub(super) fn connect(&mut self, from: ProcId, to: ProcId) {
+        if self.lanes.contains(from, to) {
+            // The other asked first, and the answer is on its way.
+            return;
+        }
+        if from == to || !self.hears(from) {
+            return self.refuse(from, to, "a proc needs no lane to itself");
+        }
+        if self.hears(to) {
+            return self.pair(from, to);
+        }
+        let incarnation = self.incarnation(from);
+        match self.procs.get_mut(&to) {
+            None => self.refuse(from, to, "there is no such proc on this host"),
+            Some(proc) => match &proc.phase {
+                Phase::Over { last, .. } => {
+                    let (last, reason) = (last.as_ref().clone(), format!("{} has ended", proc.label));
+                    self.tell(from, to, last);
+                    self.refuse(from, to, &reason);
+                }
+                _ => proc.waiting.push((from, incarnation)),
+            },
+        }
+    }
+
+    /// A proc hears again: make the lanes that were waited for.
+    pub(super) fn connect_waiting(&mut self, id: ProcId) {
+        let Some(proc) = self.procs.get_mut(&id) else {
+            return;
+        };
+        for (from, incarnation) in std::mem::take(&mut proc.waiting) {
+            if self.hears(from) && self.incarnation(from) == incarnation && !self.lanes.contains(from, id) {
+                self.pair(from, id);
+            }
+        }
+    }
+
+    /// A proc stays down: say so to those who waited for it.
+    pub(super) fn refuse_waiting(&mut self, id: ProcId) {
+        let Some(proc) = self.procs.get_mut(&id) else {
+            return;
+        };
+        let reason = format!("{} has ended", proc.label);
+        for (from, incarnation) in std::mem::take(&mut proc.waiting) {
+            if self.incarnation(from) == incarnation {
+                self.refuse(from, id, &reason);
+            }
+        }
+    }
+
+    fn pair(&mut self, first: ProcId, second: ProcId) {
+        let [first, second] = [first, second].map(|proc| LaneEnd {
+            proc,
+            incarnation: self.incarnation(proc),
+            slot: self.take_slot(proc),
+        });
+        self.lanes
+            .insert((first.proc, first.slot), (second.proc, second.slot));
+        self.outputs.push_back(Output::Pair { first, second });
+    }
+
+    pub(super) fn pair_failed(&mut self, first: ProcId, second: ProcId, reason: &str) {
+        self.lanes.remove(first, second);
+        self.refuse(first, second, reason);
+        self.refuse(second, first, reason);
+    }
+
+    pub(super) fn segment_offer(
+        &mut self,
+        from: ProcId,
+        to: ProcId,
+        (segment, size_bytes): (u64, u64),
+        descriptor: Option<Token>,
+    ) {
+        // Without its descriptor an offer is worth nothing: the sender falls back to bytes.
+        if descriptor.is_none() || !self.hears(to) {
+            self.send(
+                from,
+                ToClient::SegmentAck {
+                    from: to,
+                    segment,
+                    ok: false,
+                },
+            );
+            return;
+        }
+        let message = ToClient::Segment {
+            from,
+            segment,
+            size_bytes,
+        };
+        self.outputs.push_back(Output::Send {
+            to,
+            message,
+            descriptor,
+        });
+    }
+
+    fn refuse(&mut self, from: ProcId, to: ProcId, reason: &str) {
+        self.send(
+            from,
+            ToClient::ConnectFailed {
+                proc: to,
+                reason: reason.to_owned(),
+            },
+        );
+    }
+
+    fn incarnation(&self, id: ProcId) -> Incarnation {
+        self.procs
+            .get(&id)
+            .map(|proc| proc.incarnation)
+            .unwrap_or_default()
+    }
+}

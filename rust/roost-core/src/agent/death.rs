@@ -1,0 +1,292 @@
+//! What follows when a process ends.
+
+use super::proc::{Phase, Proc};
+use super::{Agent, Seen};
+use crate::control::{Death, DeathKind, Exit, Next, Status};
+use crate::id::{Incarnation, ProcId};
+use crate::limits::{DEATHS_KEPT_MAX, EARLIER_STDERR_BYTES_MAX, EXIT_STATUS_WAIT_NS};
+use crate::restart::{Decision, Scope};
+
+impl Agent {
+    /// Its end was seen. It is told at once when the exit status is known, else a little later.
+    pub(super) fn died(&mut self, now_ns: u64, id: ProcId, incarnation: Incarnation, seen: Seen) {
+        let Some(proc) = self.current(id, incarnation) else {
+            return;
+        };
+        if !proc.phase.is_alive() {
+            return;
+        }
+        proc.times.died_ns = Some(now_ns);
+        let known = seen.exit.is_some();
+        proc.phase = Phase::Dying {
+            seen,
+            until_ns: now_ns.saturating_add(EXIT_STATUS_WAIT_NS),
+            gone: false,
+        };
+        if known {
+            self.tell_death(now_ns, id);
+        }
+    }
+
+    pub(super) fn exited(&mut self, now_ns: u64, id: ProcId, incarnation: Incarnation, exit: Exit) {
+        let Some(proc) = self.current(id, incarnation) else {
+            return;
+        };
+        if let Phase::Dying { seen, .. } = &mut proc.phase {
+            seen.exit = Some(exit);
+            self.tell_death(now_ns, id);
+        }
+    }
+
+    pub(super) fn gone(&mut self, now_ns: u64, id: ProcId, incarnation: Incarnation) {
+        let Some(proc) = self.current(id, incarnation) else {
+            return;
+        };
+        match &mut proc.phase {
+            Phase::Dying { gone, .. } | Phase::Over { gone, .. } => *gone = true,
+            Phase::Down { gone, .. } => {
+                *gone = true;
+                self.start_next(now_ns, id);
+            }
+            _ => {}
+        }
+    }
+
+    /// Tell everybody, and decide what comes next.
+    pub(super) fn tell_death(&mut self, now_ns: u64, id: ProcId) {
+        let Some(proc) = self.procs.get_mut(&id) else {
+            return;
+        };
+        let Phase::Dying { seen, gone, .. } = &mut proc.phase else {
+            return;
+        };
+        let (seen, gone) = (std::mem::take(seen), *gone);
+        let mut death = describe(proc, &seen);
+        death.times.detected_ns = Some(now_ns);
+        let clean = death.kind == DeathKind::Exit && death.exit.is_some_and(Exit::is_clean);
+        let decision = match (&proc.ending, &proc.policy) {
+            (Some(ending), _) if ending.restart => Decision::Restart { delay_ns: 0 },
+            (Some(_), _) => Decision::Ended,
+            (None, Some(policy)) => proc.history.decide(policy, now_ns, clean, self.random.fraction()),
+            (None, None) if clean => Decision::Ended,
+            (None, None) => Decision::GiveUp,
+        };
+        let decision = if self.closed { Decision::Ended } else { decision };
+        match decision {
+            Decision::Restart { delay_ns } => self.tell_restart(now_ns, id, &seen, (death, delay_ns, gone)),
+            Decision::Ended => self.tell_end(id, &seen, Status::Stopped { death }, gone),
+            Decision::GiveUp => {
+                let status = Status::Dead {
+                    death: death.clone(),
+                    next: Next::Failed,
+                };
+                self.announce_death(id, &seen, &status);
+                let earlier = self
+                    .procs
+                    .get(&id)
+                    .map(|proc| proc.earlier.clone())
+                    .unwrap_or_default();
+                self.tell_end(id, &Seen::default(), Status::Failed { death, earlier }, gone);
+            }
+        }
+        self.stop_owned(now_ns, id);
+    }
+
+    fn tell_restart(
+        &mut self,
+        now_ns: u64,
+        id: ProcId,
+        seen: &Seen,
+        (death, delay_ns, gone): (Death, u64, bool),
+    ) {
+        let Some(proc) = self.procs.get_mut(&id) else {
+            return;
+        };
+        let reason = death.reason.clone();
+        let scope = match proc.ending {
+            // Asked for, so that no policy is at work.
+            Some(_) => None,
+            None => proc.policy.map(|policy| policy.scope),
+        };
+        if proc.ending.is_none() {
+            if proc.earlier.len() == DEATHS_KEPT_MAX {
+                proc.earlier.remove(0);
+            }
+            proc.earlier.push(short(&death));
+        }
+        proc.phase = Phase::Down {
+            at_ns: now_ns.saturating_add(delay_ns),
+            gone,
+        };
+        self.announce_death(
+            id,
+            seen,
+            Status::Dead {
+                death,
+                next: Next::Restarting,
+            },
+        );
+        self.announce(id, &Status::Restarting { delay_ns, reason });
+        if let Some(scope) = scope {
+            self.restart_with(now_ns, id, scope);
+        }
+        self.start_next(now_ns, id);
+    }
+
+    /// It stays down.
+    fn tell_end(&mut self, id: ProcId, seen: &Seen, status: Status, gone: bool) {
+        let Some(proc) = self.procs.get_mut(&id) else {
+            return;
+        };
+        proc.phase = Phase::Over {
+            last: Box::new(status.clone()),
+            gone,
+        };
+        // Nobody starts it again but by a restart, which begins a history of its own.
+        proc.earlier.clear();
+        self.announce_death(id, seen, &status);
+        self.refuse_waiting(id);
+    }
+
+    /// Tell the end of an incarnation: each receiver hears which of *its* messages were started.
+    fn announce_death(&mut self, id: ProcId, seen: &Seen, status: &Status) {
+        let peers = self.lanes.remove_all(id);
+        let started = |to: ProcId| {
+            let slot = (*peers.get(&to)?)? as usize;
+            Some(seen.started.get(slot).copied().unwrap_or(0))
+        };
+        self.epoch = self.epoch.saturating_add(1);
+        let everybody: Vec<ProcId> = std::iter::once(self.driver)
+            .chain(self.procs.keys().copied())
+            .filter(|&to| self.hears(to))
+            .collect();
+        for to in everybody {
+            let mut status = status.clone();
+            if let Status::Dead { death, .. } | Status::Stopped { death } = &mut status {
+                death.started = started(to);
+            }
+            self.tell(to, id, status);
+        }
+    }
+
+    /// The ranks that start again with this one.
+    fn restart_with(&mut self, now_ns: u64, id: ProcId, scope: Scope) {
+        let Some(dead) = self.procs.get(&id) else { return };
+        let (mesh, number, label) = (dead.mesh, dead.number, dead.label.clone());
+        let concerned = |proc: &Proc| match scope {
+            Scope::One => false,
+            Scope::All => true,
+            Scope::Rest => proc.number > number,
+        };
+        let others: Vec<ProcId> = self
+            .procs
+            .iter()
+            .filter(|(other, proc)| {
+                **other != id && proc.mesh == mesh && concerned(proc) && proc.phase.is_alive()
+            })
+            .map(|(&other, _)| other)
+            .collect();
+        let reason = format!("starts again together with {label}");
+        for other in others {
+            self.restart(now_ns, other, &reason, self.patience);
+        }
+    }
+
+    /// What it spawned does not outlive it.
+    fn stop_owned(&mut self, now_ns: u64, owner: ProcId) {
+        let reason = format!("its owner {} ended", self.label(owner));
+        let mut owned: Vec<(u64, ProcId)> = self
+            .procs
+            .iter()
+            .filter(|(_, proc)| proc.owner == owner)
+            .map(|(&id, proc)| (proc.number, id))
+            .collect();
+        owned.sort_unstable_by(|one, other| other.cmp(one));
+        for (_, id) in owned {
+            self.stop(now_ns, id, &reason, self.patience);
+        }
+    }
+}
+
+/// One death, for people.
+fn describe(proc: &Proc, seen: &Seen) -> Death {
+    let exit = seen.exit.or(seen.likely);
+    let was_up = proc.times.up_ns.is_some();
+    let how = how(exit, seen.oom);
+    let (kind, reason) = if let Some(ending) = &proc.ending {
+        (DeathKind::Stopped, ending.reason.clone())
+    } else if let Some(reason) = &proc.start_failure {
+        (DeathKind::Start, reason.clone())
+    } else if !was_up {
+        (DeathKind::Start, format!("{how} before it was ready"))
+    } else {
+        let kind = match exit {
+            Some(Exit::Signal(_)) if seen.oom => DeathKind::Oom,
+            Some(Exit::Signal(_)) => DeathKind::Signal,
+            Some(Exit::Code(_)) | None => DeathKind::Exit,
+        };
+        (
+            kind,
+            proc.kill_reason
+                .as_ref()
+                .map_or_else(|| how.clone(), |reason| format!("{how}: {reason}")),
+        )
+    };
+    Death {
+        kind,
+        exit,
+        reason,
+        stderr: seen.stderr.clone(),
+        pid: proc.pid,
+        started: None,
+        times: proc.times,
+    }
+}
+
+fn how(exit: Option<Exit>, oom: bool) -> String {
+    match exit {
+        None => "ended, nobody could say how".to_owned(),
+        Some(Exit::Code(code)) => format!("exited with code {code}"),
+        Some(Exit::Signal(9)) if oom => "killed by the kernel's memory killer (SIGKILL)".to_owned(),
+        Some(Exit::Signal(number)) => match signal_name(number) {
+            Some(name) => format!("killed by signal {number} ({name})"),
+            None => format!("killed by signal {number}"),
+        },
+    }
+}
+
+/// The names of the signals that end processes; the same numbers on every Linux that has GPUs.
+fn signal_name(number: i32) -> Option<&'static str> {
+    Some(match number {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        5 => "SIGTRAP",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        10 => "SIGUSR1",
+        11 => "SIGSEGV",
+        12 => "SIGUSR2",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM",
+        24 => "SIGXCPU",
+        25 => "SIGXFSZ",
+        31 => "SIGSYS",
+        _ => return None,
+    })
+}
+
+/// A death for the history: the end of its stderr is enough.
+fn short(death: &Death) -> Death {
+    let mut death = death.clone();
+    let mut from = death.stderr.len().saturating_sub(EARLIER_STDERR_BYTES_MAX);
+    while !death.stderr.is_char_boundary(from) {
+        from += 1;
+    }
+    death.stderr.drain(..from);
+    death
+}

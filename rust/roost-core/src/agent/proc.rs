@@ -1,0 +1,176 @@
+//! What the agent knows of one proc.
+
+use super::template::TemplateId;
+use super::{Seen, Signal};
+use crate::control::{Bytes, Death, Environ, Launch, Status, Times};
+use crate::id::{Incarnation, MeshId, ProcId};
+use crate::limits::STARTED_SLOTS;
+use crate::restart::{History, Policy};
+
+/// Where it stands. See the module above.
+#[derive(Debug)]
+pub(super) enum Phase {
+    /// Waits for its template.
+    Queued,
+    /// Its process is made, or being made. `ready`: it said so before its process id was known.
+    Starting { ready: bool },
+    /// It handles messages.
+    Up,
+    /// Its end was seen and is told when the exit status is here, at the latest at `until_ns`.
+    Dying { seen: Seen, until_ns: u64, gone: bool },
+    /// Its end was told; the next incarnation starts at `at_ns`, but not before its memory is free.
+    Down { at_ns: u64, gone: bool },
+    /// The owner was asked for the next launch.
+    Asking { warn_at_ns: Option<u64> },
+    /// It stays down. The last status is for those who ask later.
+    Over { last: Box<Status>, gone: bool },
+}
+
+impl Phase {
+    /// Whether there is a process that hears.
+    pub(super) fn is_alive(&self) -> bool {
+        matches!(self, Self::Starting { .. } | Self::Up)
+    }
+}
+
+/// It was told to end.
+#[derive(Debug)]
+pub(super) struct Ending {
+    pub(super) reason: String,
+    /// Whether the next incarnation follows.
+    pub(super) restart: bool,
+    pub(super) terminate_at_ns: u64,
+    pub(super) kill_at_ns: u64,
+    /// The signal that was sent last.
+    pub(super) sent: Option<Signal>,
+}
+
+#[derive(Debug)]
+pub(super) struct Proc {
+    pub(super) mesh: MeshId,
+    /// Its place in the order of all spawns.
+    pub(super) number: u64,
+    pub(super) label: String,
+    pub(super) owner: ProcId,
+    pub(super) launch: Launch,
+    pub(super) template: Option<TemplateId>,
+    /// The environment of a cold start for which the launch gives none.
+    pub(super) environ: Environ,
+    pub(super) policy: Option<Policy>,
+    pub(super) logs: bool,
+    pub(super) ask: bool,
+
+    pub(super) history: History,
+    /// Deaths that the policy mended, oldest first.
+    pub(super) earlier: Vec<Death>,
+    pub(super) recorded: Vec<(MeshId, Bytes)>,
+
+    pub(super) incarnation: Incarnation,
+    pub(super) phase: Phase,
+    pub(super) times: Times,
+    pub(super) pid: Option<u32>,
+    pub(super) ending: Option<Ending>,
+    /// The strongest signal that it is to get, also when its process is not there yet.
+    pub(super) signal: Option<Signal>,
+    pub(super) kill_reason: Option<String>,
+    pub(super) start_failure: Option<String>,
+    /// Launches of this incarnation that were lost with a template.
+    pub(super) launches_lost: u32,
+    /// Who waits for a lane until it is back.
+    pub(super) waiting: Vec<(ProcId, Incarnation)>,
+    next_slot: u32,
+}
+
+/// The part of a spawn that all its ranks share.
+#[derive(Debug, Clone)]
+pub(super) struct Shared {
+    pub(super) mesh: MeshId,
+    pub(super) owner: ProcId,
+    pub(super) template: Option<TemplateId>,
+    pub(super) environ: Environ,
+    pub(super) policy: Option<Policy>,
+    pub(super) logs: bool,
+    pub(super) ask: bool,
+}
+
+impl Proc {
+    pub(super) fn new(shared: Shared, number: u64, label: String, launch: Launch) -> Self {
+        let Shared {
+            mesh,
+            owner,
+            template,
+            environ,
+            policy,
+            logs,
+            ask,
+        } = shared;
+        Self {
+            mesh,
+            number,
+            label,
+            owner,
+            launch,
+            template,
+            environ,
+            policy,
+            logs,
+            ask,
+            history: History::default(),
+            earlier: Vec::new(),
+            recorded: Vec::new(),
+            incarnation: Incarnation::default(),
+            phase: Phase::Queued,
+            times: Times::default(),
+            pid: None,
+            ending: None,
+            signal: None,
+            kill_reason: None,
+            start_failure: None,
+            launches_lost: 0,
+            waiting: Vec::new(),
+            next_slot: 0,
+        }
+    }
+
+    /// Make it the given incarnation, of which nothing has happened yet.
+    pub(super) fn renew(&mut self, incarnation: Incarnation) {
+        self.incarnation = incarnation;
+        self.phase = Phase::Queued;
+        self.times = Times::default();
+        self.pid = None;
+        self.ending = None;
+        self.signal = None;
+        self.kill_reason = None;
+        self.start_failure = None;
+        self.launches_lost = 0;
+        self.next_slot = 0;
+    }
+
+    /// The next place in its started page. They come round again: by then the first lanes are long over.
+    pub(super) fn take_slot(&mut self) -> u32 {
+        let slot = self.next_slot;
+        self.next_slot = (slot + 1) % STARTED_SLOTS;
+        slot
+    }
+
+    /// When it wants to be looked at.
+    pub(super) fn wakeup_ns(&self) -> Option<u64> {
+        match &self.phase {
+            Phase::Starting { .. } | Phase::Up => self.ending.as_ref().and_then(Ending::wakeup_ns),
+            Phase::Dying { until_ns, .. } => Some(*until_ns),
+            Phase::Down { at_ns, gone } => gone.then_some(*at_ns),
+            Phase::Asking { warn_at_ns } => *warn_at_ns,
+            Phase::Queued | Phase::Over { .. } => None,
+        }
+    }
+}
+
+impl Ending {
+    fn wakeup_ns(&self) -> Option<u64> {
+        match self.sent {
+            None => Some(self.terminate_at_ns.min(self.kill_at_ns)),
+            Some(Signal::Terminate) => Some(self.kill_at_ns),
+            Some(Signal::Kill) => None,
+        }
+    }
+}

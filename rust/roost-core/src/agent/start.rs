@@ -1,0 +1,285 @@
+//! Starting procs: the first time, and again.
+
+use super::proc::{Phase, Proc, Shared};
+use super::{Agent, Order, Output, Signal, Source};
+use crate::control::{Launch, Spawn, Status, Times, ToClient};
+use crate::id::{Incarnation, ProcId};
+use crate::limits::{ASK_WARNING_NS, LAUNCHES_LOST_MAX};
+
+impl Agent {
+    pub(super) fn spawn(&mut self, now_ns: u64, from: ProcId, spawn: Spawn) {
+        let template = spawn
+            .template
+            .map(|key| self.templates.wanted(key, &spawn.template_environ));
+        let shared = Shared {
+            mesh: spawn.mesh,
+            owner: spawn.owner,
+            template,
+            environ: spawn.template_environ,
+            policy: spawn.policy,
+            logs: spawn.logs,
+            ask: spawn.ask,
+        };
+        for rank in spawn.ranks {
+            if rank.proc == self.driver || self.procs.contains_key(&rank.proc) {
+                let text = format!(
+                    "{} has the id of another proc, {}, and is not started",
+                    rank.label, rank.proc
+                );
+                self.send(from, ToClient::Warning { text });
+                continue;
+            }
+            let mut proc = Proc::new(shared.clone(), self.spawned, rank.label, rank.launch);
+            self.spawned += 1;
+            proc.times.started_ns = Some(now_ns);
+            self.procs.insert(rank.proc, proc);
+            if self.closed || !self.hears(shared.owner) {
+                self.end_unstarted(now_ns, rank.proc, "its owner has ended");
+                continue;
+            }
+            self.announce_starting(rank.proc);
+            self.launch(rank.proc);
+        }
+    }
+
+    fn announce_starting(&mut self, id: ProcId) {
+        let Some(proc) = self.procs.get(&id) else { return };
+        let actors = proc.recorded.iter().map(|(mesh, _)| *mesh).collect();
+        let status = Status::Starting {
+            times: proc.times,
+            actors,
+        };
+        self.announce_start(id, status);
+    }
+
+    /// Give the order for a queued proc, when its template can take it.
+    pub(super) fn launch(&mut self, id: ProcId) {
+        let Some(proc) = self.procs.get(&id) else { return };
+        let source = match proc.template {
+            Some(template) if !proc.launch.is_cold() => match self.templates.source(template) {
+                Ok(Some(source)) => source,
+                Ok(None) => return,
+                Err(start) => {
+                    self.outputs.push_back(start);
+                    return;
+                }
+            },
+            _ => None,
+        };
+        let proc = self.procs.get_mut(&id).expect("looked up above");
+        proc.phase = Phase::Starting { ready: false };
+        let source = source.map_or_else(
+            || {
+                Source::Cold(
+                    proc.launch
+                        .environ
+                        .clone()
+                        .unwrap_or_else(|| proc.environ.clone()),
+                )
+            },
+            Source::Template,
+        );
+        let mut order = Order {
+            proc: id,
+            incarnation: proc.incarnation,
+            owner: proc.owner,
+            owner_slot: None,
+            label: proc.label.clone(),
+            source,
+            command: proc.launch.command.clone(),
+            spec: proc.launch.spec.clone(),
+            recorded: proc.recorded.iter().map(|(_, payload)| payload.clone()).collect(),
+            logs: proc.logs,
+        };
+        let own = proc.take_slot();
+        order.owner_slot = self.take_slot(order.owner);
+        self.lanes
+            .insert((id, Some(own)), (order.owner, order.owner_slot));
+        self.outputs.push_back(Output::Launch(Box::new(order)));
+        let epoch = self.epoch;
+        self.send(id, ToClient::Epoch { epoch });
+        self.connect_waiting(id);
+    }
+
+    pub(super) fn launched(&mut self, now_ns: u64, id: ProcId, incarnation: Incarnation, pid: u32) {
+        let Some(proc) = self.current(id, incarnation) else {
+            return;
+        };
+        proc.pid = Some(pid);
+        if let Some(signal) = proc.signal {
+            self.outputs.push_back(Output::Signal {
+                proc: id,
+                incarnation,
+                signal,
+            });
+        } else if matches!(proc.phase, Phase::Starting { ready: true }) {
+            self.up(now_ns, id);
+        }
+    }
+
+    /// A proc says that it is ready.
+    pub(super) fn up(&mut self, now_ns: u64, id: ProcId) {
+        let Some(proc) = self.procs.get_mut(&id) else {
+            return;
+        };
+        let Phase::Starting { ready } = &mut proc.phase else {
+            return;
+        };
+        let Some(pid) = proc.pid else {
+            *ready = true;
+            return;
+        };
+        proc.phase = Phase::Up;
+        proc.times.up_ns = Some(now_ns);
+        // Who waits for the end of a proc that is being stopped does not want to hear that it came up.
+        if proc.ending.is_none() {
+            let status = Status::Up {
+                pid,
+                times: proc.times,
+            };
+            self.announce_start(id, status);
+        }
+    }
+
+    /// The process could not be made.
+    pub(super) fn launch_failed(
+        &mut self,
+        now_ns: u64,
+        id: ProcId,
+        incarnation: Incarnation,
+        reason: String,
+        stderr: String,
+    ) {
+        let Some(proc) = self.current(id, incarnation) else {
+            return;
+        };
+        if !matches!(
+            proc.phase,
+            Phase::Queued | Phase::Starting { .. } | Phase::Asking { .. }
+        ) {
+            return;
+        }
+        proc.start_failure = Some(reason);
+        let seen = super::Seen {
+            stderr,
+            ..super::Seen::default()
+        };
+        proc.phase = Phase::Dying {
+            seen,
+            until_ns: now_ns,
+            gone: true,
+        };
+        proc.times.died_ns = Some(now_ns);
+        self.tell_death(now_ns, id);
+    }
+
+    /// The template ended with the order in its hands: nothing of the proc has run, so it is ordered again.
+    pub(super) fn launch_lost(&mut self, now_ns: u64, id: ProcId, incarnation: Incarnation) {
+        let Some(proc) = self.current(id, incarnation) else {
+            return;
+        };
+        if !matches!(proc.phase, Phase::Starting { .. }) {
+            return;
+        }
+        proc.launches_lost += 1;
+        if proc.launches_lost > LAUNCHES_LOST_MAX {
+            let reason = format!("its template ended {LAUNCHES_LOST_MAX} times while it forked");
+            self.launch_failed(now_ns, id, incarnation, reason, String::new());
+            return;
+        }
+        if proc.ending.is_some() || proc.signal == Some(Signal::Kill) {
+            self.launch_failed(
+                now_ns,
+                id,
+                incarnation,
+                "its template ended".to_owned(),
+                String::new(),
+            );
+            return;
+        }
+        proc.phase = Phase::Queued;
+        self.lanes.remove_all(id);
+        self.launch(id);
+    }
+
+    /// Start the next incarnation of a proc that is down, or ask for what to start.
+    pub(super) fn start_next(&mut self, now_ns: u64, id: ProcId) {
+        let Some(proc) = self.procs.get_mut(&id) else {
+            return;
+        };
+        if !matches!(proc.phase, Phase::Down { at_ns, gone: true } if at_ns <= now_ns) {
+            return;
+        }
+        let Some(next) = proc.incarnation.next() else {
+            return;
+        };
+        if proc.ask {
+            proc.phase = Phase::Asking {
+                warn_at_ns: Some(now_ns.saturating_add(ASK_WARNING_NS)),
+            };
+            let owner = proc.owner;
+            self.send(
+                owner,
+                ToClient::Ask {
+                    proc: id,
+                    incarnation: next,
+                },
+            );
+        } else {
+            self.start_incarnation(now_ns, id, next);
+        }
+    }
+
+    fn start_incarnation(&mut self, now_ns: u64, id: ProcId, incarnation: Incarnation) {
+        let Some(proc) = self.procs.get_mut(&id) else {
+            return;
+        };
+        proc.renew(incarnation);
+        proc.times = Times {
+            started_ns: Some(now_ns),
+            ..Times::default()
+        };
+        self.announce_starting(id);
+        self.launch(id);
+    }
+
+    /// The owner's answer to [`ToClient::Ask`].
+    pub(super) fn respawn(
+        &mut self,
+        now_ns: u64,
+        id: ProcId,
+        incarnation: Incarnation,
+        launch: Result<Launch, String>,
+    ) {
+        let Some(proc) = self.procs.get_mut(&id) else {
+            return;
+        };
+        if !matches!(proc.phase, Phase::Asking { .. }) || proc.incarnation.next() != Some(incarnation) {
+            return;
+        }
+        match launch {
+            Ok(launch) => {
+                proc.launch = launch;
+                self.start_incarnation(now_ns, id, incarnation);
+            }
+            Err(reason) => {
+                proc.renew(incarnation);
+                proc.times.started_ns = Some(now_ns);
+                self.announce_starting(id);
+                self.launch_failed(now_ns, id, incarnation, reason, String::new());
+            }
+        }
+    }
+
+    /// A proc, when it is still in this incarnation.
+    pub(super) fn current(&mut self, id: ProcId, incarnation: Incarnation) -> Option<&mut Proc> {
+        self.procs
+            .get_mut(&id)
+            .filter(|proc| proc.incarnation == incarnation)
+    }
+
+    /// The next place in a proc's started page; the driver has no page.
+    pub(super) fn take_slot(&mut self, id: ProcId) -> Option<u32> {
+        self.procs.get_mut(&id).map(Proc::take_slot)
+    }
+}

@@ -1,0 +1,138 @@
+//! Which templates there are, and what they can do.
+
+use super::proc::{Phase, Proc};
+use super::{Agent, Output};
+use crate::control::{Environ, TemplateKey, ToClient};
+use crate::id::{Incarnation, ProcId};
+use crate::limits::TEMPLATE_STARTS_MAX;
+
+/// The number of a template in this agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TemplateId(pub u32);
+
+#[derive(Debug)]
+enum State {
+    /// No process. The next launch starts one.
+    Idle,
+    /// It imports. `starts`: how often it was started without ever being ready.
+    Loading {
+        starts: u32,
+    },
+    Ready,
+    /// Forks of it are not safe.
+    Refused,
+}
+
+#[derive(Debug)]
+struct Template {
+    key: TemplateKey,
+    environ: Environ,
+    state: State,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Templates(Vec<Template>);
+
+impl Templates {
+    /// The template for this key, running or not.
+    pub(super) fn wanted(&mut self, key: TemplateKey, environ: &Environ) -> TemplateId {
+        let known = self.0.iter().position(|template| template.key == key);
+        let index = known.unwrap_or_else(|| {
+            self.0.push(Template {
+                key,
+                environ: environ.clone(),
+                state: State::Idle,
+            });
+            self.0.len() - 1
+        });
+        TemplateId(u32::try_from(index).expect("templates are few"))
+    }
+
+    /// Where a launch comes from: the template, a cold start (`Some(None)`), or nothing yet (`None`). The error is
+    /// what has to be done first.
+    #[expect(
+        clippy::option_option,
+        reason = "not yet, and not from the template, are two answers"
+    )]
+    pub(super) fn source(&mut self, id: TemplateId) -> Result<Option<Option<TemplateId>>, Output> {
+        let template = self.get(id);
+        match template.state {
+            State::Ready => Ok(Some(Some(id))),
+            State::Refused => Ok(Some(None)),
+            State::Loading { .. } => Ok(None),
+            State::Idle => Err(template.start(id, 1)),
+        }
+    }
+
+    fn get(&mut self, id: TemplateId) -> &mut Template {
+        &mut self.0[id.0 as usize]
+    }
+}
+
+impl Template {
+    fn start(&mut self, id: TemplateId, starts: u32) -> Output {
+        self.state = State::Loading { starts };
+        Output::StartTemplate {
+            template: id,
+            key: self.key.clone(),
+            environ: self.environ.clone(),
+        }
+    }
+}
+
+impl Agent {
+    pub(super) fn template_ready(&mut self, id: TemplateId) {
+        self.templates.get(id).state = State::Ready;
+        self.launch_queued(id);
+    }
+
+    pub(super) fn template_refused(&mut self, id: TemplateId, reason: &str) {
+        self.templates.get(id).state = State::Refused;
+        let mut owners: Vec<ProcId> = self.queued(id).into_iter().map(|(_, _, owner)| owner).collect();
+        owners.sort_unstable();
+        owners.dedup();
+        for owner in owners {
+            let text = format!("procs start cold, without a template: {reason}");
+            self.send(owner, ToClient::Warning { text });
+        }
+        self.launch_queued(id);
+    }
+
+    pub(super) fn template_failed(&mut self, now_ns: u64, id: TemplateId, reason: &str, stderr: &str) {
+        // A later launch tries again: a module may have been repaired meanwhile.
+        self.templates.get(id).state = State::Idle;
+        for (proc, incarnation, _) in self.queued(id) {
+            self.launch_failed(now_ns, proc, incarnation, reason.to_owned(), stderr.to_owned());
+        }
+    }
+
+    pub(super) fn template_ended(&mut self, now_ns: u64, id: TemplateId, reason: &str, stderr: &str) {
+        let template = self.templates.get(id);
+        match template.state {
+            State::Loading { starts } if starts < TEMPLATE_STARTS_MAX => {
+                let start = template.start(id, starts + 1);
+                self.outputs.push_back(start);
+            }
+            State::Loading { .. } => self.template_failed(now_ns, id, reason, stderr),
+            State::Ready => template.state = State::Idle,
+            State::Idle | State::Refused => {}
+        }
+    }
+
+    fn launch_queued(&mut self, id: TemplateId) {
+        for (proc, ..) in self.queued(id) {
+            self.launch(proc);
+        }
+    }
+
+    /// Who waits for this template, in the order of the spawns.
+    fn queued(&self, id: TemplateId) -> Vec<(ProcId, Incarnation, ProcId)> {
+        let waits = |proc: &Proc| proc.template == Some(id) && matches!(proc.phase, Phase::Queued);
+        let mut queued: Vec<_> = self.procs.iter().filter(|(_, proc)| waits(proc)).collect();
+        queued.sort_unstable_by_key(|(_, proc)| proc.number);
+        queued
+            .into_iter()
+            .map(|(&id, proc)| (id, proc.incarnation, proc.owner))
+            .collect()
+    }
+}

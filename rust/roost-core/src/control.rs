@@ -1,0 +1,416 @@
+//! The control lane: what procs and the agent of their host tell each other, apart from the data.
+//!
+//! Each message is one packet of a `SOCK_SEQPACKET` socket, in a fixed binary form (postcard); descriptors travel
+//! beside it. What does not fit into [`CONTROL_PACKET_BYTES_MAX`] travels in a memory file, announced by
+//! [`Envelope::Large`]. No message of Roost's own is ever a pickle.
+
+mod bytes;
+mod death;
+mod ids;
+#[cfg(test)]
+mod tests;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+pub use self::bytes::Bytes;
+pub use self::death::{Death, DeathKind, Exit, Times};
+use crate::id::{Incarnation, MeshId, ProcId};
+use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, CONTROL_PACKET_BYTES_MAX};
+use crate::restart::Policy;
+
+/// A control message that could not be written or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// The bytes are no control message of this version.
+    #[error("a control packet of {length} bytes is not a message of this version")]
+    Malformed {
+        /// Length of the packet.
+        length: usize,
+        /// What the decoder met.
+        source: postcard::Error,
+    },
+    /// The message is longer than any that may be sent.
+    #[error("control message of {length} bytes passes the limit of {CONTROL_MESSAGE_BYTES_MAX}")]
+    TooLarge {
+        /// Its length.
+        length: usize,
+    },
+}
+
+/// What one packet holds: a message, or the announcement of one that lies in the memory file beside it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Envelope<T> {
+    /// The message itself.
+    Inline(T),
+    /// The message is `length` bytes at the start of the descriptor that came with the packet.
+    Large {
+        /// Bytes of the message.
+        length: u64,
+    },
+}
+
+/// Which warm process forks a proc: one for each list of modules and search path.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct TemplateKey {
+    /// Modules that are imported before the first fork.
+    pub preload: Vec<String>,
+    /// Where they are looked for.
+    pub sys_path: Vec<String>,
+}
+
+/// The environment of a process that is to be executed: all of it, names and values as the system has them.
+pub type Environ = Vec<(Bytes, Bytes)>;
+
+/// What a proc is started with; kept for its later incarnations.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launch {
+    /// The spawn message, opaque to the core.
+    pub spec: Bytes,
+    /// Its environment from the first instruction on; with it the start is cold.
+    pub environ: Option<Environ>,
+    /// What stands for the interpreter; with it the start is cold.
+    pub command: Option<Vec<String>>,
+}
+
+impl Launch {
+    /// Whether it needs a process of its own making, rather than a fork of the template.
+    pub fn is_cold(&self) -> bool {
+        self.environ.is_some() || self.command.is_some()
+    }
+}
+
+/// One rank of a spawn.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rank {
+    /// Its proc.
+    pub proc: ProcId,
+    /// Its name as people read it, `workers[gpus=3]`.
+    pub label: String,
+    /// What it is started with.
+    pub launch: Launch,
+}
+
+/// Start the procs of one mesh.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Spawn {
+    /// The proc mesh.
+    pub mesh: MeshId,
+    /// Its name.
+    pub name: String,
+    /// The proc whose actor spawned it; the mesh does not outlive it.
+    pub owner: ProcId,
+    /// The template that forks them; none when all start cold.
+    pub template: Option<TemplateKey>,
+    /// The environment that the template is started with, where it does not run yet.
+    pub template_environ: Environ,
+    /// What becomes of a rank that dies.
+    pub policy: Option<Policy>,
+    /// Whether their output goes on to the driver's.
+    pub logs: bool,
+    /// Whether the owner is asked for the launch of each later incarnation.
+    pub ask: bool,
+    /// The ranks.
+    pub ranks: Vec<Rank>,
+}
+
+/// How long a proc has to end by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Patience {
+    /// From the request to SIGTERM.
+    pub grace_ns: u64,
+    /// From SIGTERM to SIGKILL.
+    pub sigterm_ns: u64,
+}
+
+/// From a proc, or the driver, to the agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum ToAgent {
+    /// The sender is ready for messages.
+    Up,
+    /// The sender's setup raised; it ends now.
+    StartFailed {
+        /// What it raised.
+        reason: String,
+    },
+    /// The sender wants a data lane to this proc.
+    Connect {
+        /// The proc to talk to.
+        proc: ProcId,
+    },
+    /// A lane was handed over, but its descriptor got lost on the way (the sender had none left).
+    ConnectLost {
+        /// The proc at its other end.
+        proc: ProcId,
+    },
+    /// A shared segment for another proc; the descriptor comes with the message.
+    SegmentOffer {
+        /// The receiver.
+        to: ProcId,
+        /// The sender's number for it.
+        segment: u64,
+        /// Its size.
+        size_bytes: u64,
+    },
+    /// The answer to a segment that was offered to the sender.
+    SegmentAck {
+        /// The proc that offered it.
+        to: ProcId,
+        /// Its number there.
+        segment: u64,
+        /// Whether it was mapped.
+        ok: bool,
+    },
+    /// Start procs.
+    Spawn(Box<Spawn>),
+    /// The answer to [`ToClient::Ask`].
+    Respawn {
+        /// The proc that is to start again.
+        proc: ProcId,
+        /// The incarnation that was asked for.
+        incarnation: Incarnation,
+        /// What to start, or why the user's function gave nothing.
+        launch: Result<Launch, String>,
+    },
+    /// Keep this message of the constructor for later incarnations of these procs.
+    RecordActor {
+        /// The procs.
+        procs: Vec<ProcId>,
+        /// The actor mesh.
+        mesh: MeshId,
+        /// The message, opaque to the core.
+        payload: Bytes,
+    },
+    /// The actor mesh has ended: its constructors are not run again.
+    ForgetActor {
+        /// The procs.
+        procs: Vec<ProcId>,
+        /// The actor mesh.
+        mesh: MeshId,
+    },
+    /// End these procs for good.
+    Stop {
+        /// The procs.
+        procs: Vec<ProcId>,
+        /// Why.
+        reason: String,
+        /// How long they have.
+        patience: Patience,
+    },
+    /// End these procs, then start their next incarnation.
+    Restart {
+        /// The procs.
+        procs: Vec<ProcId>,
+        /// Why.
+        reason: String,
+        /// How long they have to end.
+        patience: Patience,
+    },
+    /// SIGKILL at once; the policy decides what follows.
+    Kill {
+        /// The procs.
+        procs: Vec<ProcId>,
+        /// Why, for the failure.
+        reason: Option<String>,
+    },
+}
+
+/// What happens after a death.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Next {
+    /// The next incarnation will be started.
+    Restarting,
+    /// It has failed for good.
+    Failed,
+    /// It was to end.
+    Stopped,
+}
+
+/// Where a proc stands, as its host's agent tells it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Status {
+    /// Its process is being started.
+    Starting {
+        /// When.
+        times: Times,
+        /// The actor meshes whose recorded constructors it is started with.
+        actors: Vec<MeshId>,
+    },
+    /// It handles messages.
+    Up {
+        /// Its process.
+        pid: u32,
+        /// When it started and was ready.
+        times: Times,
+    },
+    /// This incarnation ended.
+    Dead {
+        /// How.
+        death: Death,
+        /// What comes next.
+        next: Next,
+    },
+    /// The next incarnation will start.
+    Restarting {
+        /// How long the policy waits before it.
+        delay_ns: u64,
+        /// Why.
+        reason: String,
+    },
+    /// It failed and will not be started again.
+    Failed {
+        /// How it ended at last.
+        death: Death,
+        /// The deaths before it that the policy mended, oldest first.
+        earlier: Vec<Death>,
+    },
+    /// It ended in order, or because it was told to.
+    Stopped {
+        /// How.
+        death: Death,
+    },
+}
+
+/// One change of one proc.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Member {
+    /// The membership epoch that this change made, or that held when only the owner was told.
+    pub epoch: u32,
+    /// The proc.
+    pub proc: ProcId,
+    /// The incarnation that it is about.
+    pub incarnation: Incarnation,
+    /// Where it stands now.
+    pub status: Status,
+}
+
+/// From the agent to a proc, or to the driver.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum ToClient {
+    /// The first message: the membership epoch at the receiver's start.
+    Epoch {
+        /// The epoch.
+        epoch: u32,
+    },
+    /// A data lane; its descriptor comes with the message.
+    Connected {
+        /// The proc at the other end.
+        proc: ProcId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// The place in the receiver's started page for what that proc sends; none in the driver.
+        slot: Option<u32>,
+    },
+    /// There will be no data lane.
+    ConnectFailed {
+        /// The proc that was asked for.
+        proc: ProcId,
+        /// Why.
+        reason: String,
+    },
+    /// A proc changed.
+    Member(Box<Member>),
+    /// A shared segment; its descriptor comes with the message.
+    Segment {
+        /// The proc that offers it.
+        from: ProcId,
+        /// Its number there.
+        segment: u64,
+        /// Its size.
+        size_bytes: u64,
+    },
+    /// The answer to a segment that the receiver offered.
+    SegmentAck {
+        /// The proc that it was offered to.
+        from: ProcId,
+        /// Its number.
+        segment: u64,
+        /// Whether it was mapped.
+        ok: bool,
+    },
+    /// The receiver is to end in order.
+    Stop {
+        /// Why.
+        reason: String,
+        /// When SIGTERM comes, on `CLOCK_MONOTONIC`.
+        deadline_ns: u64,
+    },
+    /// Something for the log.
+    Warning {
+        /// What.
+        text: String,
+    },
+    /// What shall this incarnation be started with?
+    Ask {
+        /// The proc.
+        proc: ProcId,
+        /// The incarnation that is to start.
+        incarnation: Incarnation,
+    },
+}
+
+/// Write a message: the packet, and the message itself where it is too long for one.
+///
+/// # Errors
+///
+/// [`ControlError::TooLarge`] when it passes every limit.
+pub fn encode<T: Serialize>(message: &T) -> Result<(Vec<u8>, Option<Vec<u8>>), ControlError> {
+    // The envelope's own number is the first byte; so an inline packet is that byte and the message.
+    let packet = write(&Envelope::Inline(message))?;
+    if packet.len() <= CONTROL_PACKET_BYTES_MAX {
+        return Ok((packet, None));
+    }
+    let mut message = packet;
+    message.remove(0);
+    let length = message.len();
+    if length > CONTROL_MESSAGE_BYTES_MAX {
+        return Err(ControlError::TooLarge { length });
+    }
+    let announcement = write(&Envelope::<()>::Large {
+        length: length as u64,
+    })?;
+    Ok((announcement, Some(message)))
+}
+
+/// Read one packet.
+///
+/// # Errors
+///
+/// [`ControlError::Malformed`], and [`ControlError::TooLarge`] when it announces more than may be sent.
+pub fn decode<T: DeserializeOwned>(packet: &[u8]) -> Result<Envelope<T>, ControlError> {
+    let envelope = read(packet)?;
+    if let Envelope::Large { length } = envelope {
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        if length > CONTROL_MESSAGE_BYTES_MAX {
+            return Err(ControlError::TooLarge { length });
+        }
+    }
+    Ok(envelope)
+}
+
+/// Read a message that came in a memory file.
+///
+/// # Errors
+///
+/// [`ControlError::Malformed`].
+pub fn decode_large<T: DeserializeOwned>(message: &[u8]) -> Result<T, ControlError> {
+    read(message)
+}
+
+fn write<T: Serialize>(value: &T) -> Result<Vec<u8>, ControlError> {
+    postcard::to_stdvec(value).map_err(|source| ControlError::Malformed { length: 0, source })
+}
+
+fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ControlError> {
+    let malformed = |source| ControlError::Malformed {
+        length: bytes.len(),
+        source,
+    };
+    let (value, rest) = postcard::take_from_bytes(bytes).map_err(malformed)?;
+    if rest.is_empty() {
+        Ok(value)
+    } else {
+        Err(malformed(postcard::Error::SerdeDeCustom))
+    }
+}
