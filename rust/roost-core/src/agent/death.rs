@@ -121,7 +121,7 @@ impl Agent {
         self.announce_death(
             id,
             seen,
-            Status::Dead {
+            &Status::Dead {
                 death,
                 next: Next::Restarting,
             },
