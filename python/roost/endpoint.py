@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     )
     from typing import Concatenate, Protocol, Self
 
-    from roost.channel import Port
     from typing_extensions import TypeVar
 
+    from roost.channel import Port
     from roost.failure import Event, Failure, State
     from roost.reply import Broadcast, Reply, Stream
     from roost.shape import Selection, ValueMesh

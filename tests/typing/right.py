@@ -1,0 +1,184 @@
+"""What type checkers must accept, and infer: never run, checked by test_typing.py."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Generic, TypeVar, assert_type
+
+from roost import Actor, Endpoint, Point, Port, ProcMesh, ValueMesh, endpoint
+
+T = TypeVar("T")
+
+
+class Trainer(Actor):
+    def __init__(self, lr: float, *, name: str = "trainer") -> None:
+        self.lr = lr
+        self.name = name
+        self.size = 3
+
+    async def __start__(self) -> None:
+        self.steps = 0
+
+    @endpoint
+    async def step(self, batch: int, *, scale: float = 1.0) -> float:
+        return self.lr * batch * scale
+
+    @endpoint
+    def weigh(self, text: str) -> int:
+        return len(text)
+
+    @endpoint
+    async def tokens(self, count: int) -> AsyncIterator[str]:
+        for number in range(count):
+            yield str(number)
+
+    @endpoint(concurrent=True, limit=4, group="io")
+    async def load(self, path: str = "a") -> bytes:
+        return path.encode()
+
+    @endpoint(concurrent=True)
+    def lookup(self, key: str) -> list[int]:
+        return [len(key)]
+
+    @endpoint(concurrent=True)
+    async def lines(self) -> AsyncIterator[bytes]:
+        yield b""
+
+    @endpoint(reply="port")
+    async def later(self, port: Port[dict[str, int]], key: str) -> None:
+        port.send({key: 1})
+
+    @endpoint(reply="port", concurrent=True)
+    def later_on_a_thread(self, port: Port[bool]) -> None:
+        port.send(True)
+
+    @endpoint
+    async def inner(self) -> None:
+        assert_type(await self.step(1, scale=2.0), float)
+        assert_type(self.weigh("a"), int)
+        async for token in self.tokens(2):
+            assert_type(token, str)
+        assert_type(await self.load(), bytes)
+
+
+class SlowTrainer(Trainer):
+    @endpoint
+    async def step(self, batch: int, *, scale: float = 1.0) -> float:
+        return await super().step(batch, scale=scale) / 2
+
+
+class Replay(Actor, Generic[T]):
+    def __init__(self, capacity: int) -> None:
+        self.items: list[T] = []
+        self.capacity = capacity
+
+    @endpoint
+    async def add(self, item: T) -> int:
+        self.items.append(item)
+        return len(self.items)
+
+    @endpoint
+    def sample(self, count: int) -> list[T]:
+        return self.items[:count]
+
+    @endpoint
+    async def drain(self) -> AsyncIterator[T]:
+        for item in self.items:
+            yield item
+
+
+async def by_attribute(procs: ProcMesh) -> None:
+    trainers = procs.spawn("trainers", Trainer, lr=1.0)
+    assert_type(trainers, Trainer)
+    assert_type(await trainers.step.call(1), ValueMesh[float])
+    assert_type(await trainers.step.call_one(1, scale=0.5), float)
+    assert_type(await trainers.step.choose(1), float)
+    assert_type(await trainers.step.options(timeout=2.0).call(1), ValueMesh[float])
+    async for point, loss in trainers.step.stream(2):
+        assert_type(point, Point)
+        assert_type(loss, float)
+    trainers.step.broadcast(3)
+    await trainers.step.broadcast(3)
+    assert_type(await trainers.weigh.call("a"), ValueMesh[int])
+    assert_type(await trainers.load.call_one(), bytes)
+    assert_type(await trainers.lookup.call_one("a"), list[int])
+
+
+async def streams(procs: ProcMesh) -> None:
+    trainers = procs.spawn("trainers", Trainer, 1.0)
+    async for _, token in trainers.tokens.stream(2):
+        assert_type(token, str)
+    async for _, line in trainers.stream(Trainer.lines):
+        assert_type(line, bytes)
+    assert_type(await trainers.tokens.call(2), ValueMesh[list[str]])
+    assert_type(await trainers.call(Trainer.tokens, 2), ValueMesh[list[str]])
+    assert_type(await trainers.tokens.call_one(2), list[str])
+
+
+async def by_class(procs: ProcMesh) -> None:
+    trainers = procs.spawn("trainers", SlowTrainer, 1.0, name="slow")
+    assert_type(trainers, SlowTrainer)
+    assert_type(await trainers.call(Trainer.step, 1, scale=2.0), ValueMesh[float])
+    assert_type(await trainers.call_one(SlowTrainer.step, 1), float)
+    assert_type(await trainers.choose(Trainer.weigh, "a"), int)
+    async for point, loss in trainers.stream(Trainer.step, 1):
+        assert_type(point, Point)
+        assert_type(loss, float)
+    trainers.broadcast(Trainer.step, 1)
+    assert_type(await trainers.call("step", 1), ValueMesh[Any])
+
+
+async def ports(procs: ProcMesh) -> None:
+    trainers = procs.spawn("trainers", Trainer, 1.0)
+    assert_type(await trainers.later.call("a"), ValueMesh[dict[str, int]])
+    assert_type(await trainers.later.call_one(key="a"), dict[str, int])
+    assert_type(await trainers.call_one(Trainer.later_on_a_thread), bool)
+
+
+async def generic_actors(procs: ProcMesh) -> None:
+    replay = procs.spawn("replay", Replay[int], 8)
+    assert_type(replay, Replay[int])
+    assert_type(await replay.add.call(3), ValueMesh[int])
+    assert_type(await replay.sample.call_one(2), list[int])
+    assert_type(await replay.drain.call_one(), list[int])
+    assert_type(await replay.call_one(Replay[int].sample, 2), list[int])
+    async for _, item in replay.drain.stream():
+        assert_type(item, int)
+
+
+async def meshes(procs: ProcMesh) -> None:
+    async with procs.spawn("trainers", Trainer, 1.0) as trainers:
+        assert_type(await trainers, Trainer)
+        assert_type(await trainers.ready(), Trainer)
+        assert_type(trainers.slice(gpus=0), Trainer)
+        assert_type(trainers.slice(gpus=slice(0, 4, 2), hosts=1), Trainer)
+        assert_type(trainers.flatten("all").rename(all="workers").split(workers=("a", "b"), b=2), Trainer)
+        assert_type(len(trainers), int)
+        assert_type(dict(trainers.sizes), dict[str, int])
+        for rank in trainers:
+            assert_type(await rank.step.call_one(1), float)
+        states = await trainers.states()
+        assert_type([state.pid for state in states], list[int | None])
+        await trainers.stop(reason="done")
+    with procs.spawn("trainers", Trainer, 1.0) as trainers:
+        assert_type(trainers.step.call(1).result(), ValueMesh[float])
+
+
+async def replies_are_coroutines(procs: ProcMesh) -> None:
+    trainers = procs.spawn("trainers", Trainer, 1.0)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(trainers.step.call(1))
+    assert_type(task.result(), ValueMesh[float])
+    one, two = await asyncio.gather(trainers.step.call_one(1), trainers.weigh.call_one("a"))
+    assert_type(one, float)
+    assert_type(two, int)
+
+
+async def twice(step: Endpoint[[int], float]) -> float:
+    return await step.call_one(1) + await step.call_one(2)
+
+
+def plain_endpoint() -> None:
+    async def take(trainers: Trainer) -> Endpoint[[str], int]:
+        return trainers.weigh
+
+    _ = take

@@ -1,0 +1,96 @@
+"""What type checkers must refuse: each line's error is expected, and an error that is not there is one.
+
+Never run, checked by test_typing.py: strict checkers complain of an ignore that ignores nothing.
+"""
+
+# pyright: reportUnnecessaryTypeIgnoreComment=error
+
+from collections.abc import AsyncIterator
+
+from roost import Actor, Endpoint, Port, ProcMesh, ValueMesh, configure, endpoint
+
+
+class Trainer(Actor):
+    def __init__(self, lr: float, *, name: str = "trainer") -> None:
+        self.lr = lr
+        self.name = name
+
+    @endpoint
+    async def step(self, batch: int, *, scale: float = 1.0) -> float:
+        return self.lr * batch * scale
+
+    @endpoint
+    async def tokens(self, count: int) -> AsyncIterator[str]:
+        yield str(count)
+
+    @endpoint(reply="port")
+    async def later(self, port: Port[int], key: str) -> None:
+        port.send(len(key))
+        port.send(key)  # type: ignore[arg-type]
+
+    @endpoint
+    async def inner(self) -> None:
+        self.step("one")  # type: ignore[arg-type, unused-coroutine]
+        text: str = await self.step(1)  # type: ignore[assignment]
+        print(text)
+
+    def plain(self) -> None: ...
+
+
+class Twice(Trainer):
+    @endpoint
+    async def step(self, batch: str, *, scale: float = 1.0) -> float:  # type: ignore[override]
+        return len(batch) * scale
+
+
+class Wrong(Actor):
+    def __start__(self) -> None: ...  # type: ignore[override]
+
+
+@endpoint(reply="later")  # type: ignore[call-overload, untyped-decorator]
+async def unknown_reply(self: Actor) -> None: ...
+
+
+@endpoint(limit="2", concurrent=True)  # type: ignore[call-overload, untyped-decorator]
+async def limit_of_text(self: Actor) -> None: ...
+
+
+async def constructors(procs: ProcMesh) -> None:
+    procs.spawn("trainers", Trainer)  # type: ignore[call-arg]
+    procs.spawn("trainers", Trainer, lr="fast")  # type: ignore[arg-type]
+    procs.spawn("trainers", Trainer, 1.0, "name")  # type: ignore[call-arg]
+    procs.spawn("trainers", Trainer, 1.0, size=2)  # type: ignore[call-arg]
+
+
+async def arguments(trainers: Trainer) -> None:
+    await trainers.step.call("one")  # type: ignore[arg-type]
+    await trainers.step.call()  # type: ignore[call-arg]
+    await trainers.step.call_one(1, 2)  # type: ignore[call-arg]
+    await trainers.step.choose(1, scale="big")  # type: ignore[arg-type]
+    trainers.step.broadcast(batches=1)  # type: ignore[call-arg]
+    await trainers.call(Trainer.step, "one")  # type: ignore[call-overload]
+    trainers.broadcast(Trainer.step, 1, 2)  # type: ignore[call-overload]
+    await trainers.later.call(None, "key")  # type: ignore[arg-type, call-arg]
+    await trainers.call(Trainer.plain)  # type: ignore[call-overload]
+    await trainers.step.options(deadline=1.0).call(1)  # type: ignore[call-arg]
+    trainers.tokens.stream("many")  # type: ignore[arg-type]
+
+
+async def answers(trainers: Trainer) -> None:
+    losses: ValueMesh[int] = await trainers.step.call(1)  # type: ignore[assignment]
+    key: str = await trainers.later.call_one("key")  # type: ignore[assignment]
+    token: str = await trainers.tokens.call_one(1)  # type: ignore[assignment]
+    async for _, number in trainers.tokens.stream(1):
+        number.bit_length()  # type: ignore[attr-defined]
+    print(losses, key, token)
+    print(trainers.unknown)  # type: ignore[attr-defined]
+
+
+async def endpoints(trainers: Trainer) -> None:
+    step: Endpoint[[str], float] = trainers.step  # type: ignore[assignment]
+    print(step)
+
+
+def limits() -> None:
+    configure(grace=5)  # type: ignore[call-arg]
+    configure(grace_s="long")  # type: ignore[arg-type]
