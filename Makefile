@@ -45,7 +45,8 @@ check:  ## formatters, linters, types, stubs, spelling
 	$(RUN) mypy
 	$(RUN) basedpyright --level warning
 	$(RUN) python -m mypy.stubtest roost._roost --mypy-config-file pyproject.toml
-	$(SAY) "typos"
+	$(SAY) "shellcheck, typos"
+	$(RUN) shellcheck --external-sources scripts/*.sh .ci/run
 	$(RUN) typos
 	$(SAY) "all checks passed"
 

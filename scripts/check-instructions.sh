@@ -2,6 +2,7 @@
 # Counts the instructions of a round trip over the core with callgrind, and compares with benches/instructions.txt.
 # The start is taken off by counting two lengths. UPDATE=1 writes the file anew.
 set -euo pipefail
+# shellcheck source=scripts/toolchain.sh
 . "$(dirname "$0")/toolchain.sh"
 need_rust
 command -v valgrind >/dev/null ||

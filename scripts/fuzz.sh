@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # scripts/fuzz.sh SECONDS [TARGET...]: runs each target for so long; finds are left in fuzz/artifacts.
 set -euo pipefail
+# shellcheck source=scripts/toolchain.sh
 . "$(dirname "$0")/toolchain.sh"
 need_rust
 seconds=$1; shift

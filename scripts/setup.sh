@@ -3,14 +3,18 @@
 #   extras of pyproject.toml (test, dev, demo, torch)   installed into .venv
 #   extension                                           the Rust module, built in release mode and put beside python/roost
 set -euo pipefail
+# shellcheck source=scripts/toolchain.sh
 . "$(dirname "$0")/toolchain.sh"
+STAMPS=$VENV/.stamps
+EXTENSION=python/roost/_roost.abi3.so
 
 stamped() { [ "$(cat "$STAMPS/$1" 2>/dev/null)" = "$2" ]; }
 stamp() { printf '%s' "$2" >"$STAMPS/$1"; }
 
 # A virtual environment names its own folder in its scripts, so a copied or moved one is made again.
 make_venv() {
-    if [ -x "$VENV/bin/python" ] && stamped home "$VENV" && is_good_python "$VENV/bin/python"; then return; fi
+    if [ -x "$VENV/bin/python" ] && stamped home "$VENV" && is_good_python "$VENV/bin/python" &&
+        { [ -z "${PYTHON:-}" ] || [ "$("$PYTHON" --version)" = "$("$VENV/bin/python" --version)" ]; }; then return; fi
     need_python
     say "making .venv with $("$PYTHON" --version) ($(command -v "$PYTHON"))"
     "$PYTHON" -m venv --clear "$VENV"
@@ -36,11 +40,9 @@ rust_key() {
 }
 
 build_extension() {
-    local key built=python/roost/_roost.abi3.so
-    need_rust
+    local key
     key=$(rust_key)
-    if [ -e "$built" ] && stamped extension "$key"; then return; fi
-    need_c_compiler
+    if [ -e "$EXTENSION" ] && stamped extension "$key"; then return; fi
     install_extra dev
     say "building the Rust extension (release; a minute or two the first time)"
     VIRTUAL_ENV=$VENV "$VENV/bin/maturin" develop --release ||
@@ -50,6 +52,11 @@ build_extension() {
 }
 
 need_linux
+# What is missing is said before anything is downloaded.
+if [[ " $* " == *" extension "* ]]; then
+    need_rust
+    [ -e "$EXTENSION" ] || need_c_compiler
+fi
 make_venv
 for part; do
     case $part in

@@ -1,12 +1,11 @@
 # Sourced by the other scripts: finds what the build needs, or ends with a sentence that says what to install.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034
 
 say() { printf '==> %s\n' "$*" >&2; }
 fail() { printf '\nroost: %s\n' "$*" >&2; exit 1; }
 
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 VENV=$PWD/.venv
-STAMPS=$VENV/.stamps
 
 # rustup's cargo asks $HOME/.rustup for the compiler. With another HOME (a container, a test) it lies beside the cargo that PATH names.
 locate_rustup() {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the wheel against an old C library (zig brings one), then tries it in a fresh environment of each CPython that is here.
 set -euo pipefail
+# shellcheck source=scripts/toolchain.sh
 . "$(dirname "$0")/toolchain.sh"
 need_rust
 need_python
