@@ -24,7 +24,8 @@ use log::Log;
 /// What a session is made with; [`limits`] has the usual values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionConfig {
-    /// Bytes that the session keeps at most, one larger frame aside.
+    /// Bytes that the session keeps at most; aside from a larger frame, which goes alone, and from what is acknowledged
+    /// in a chunk that is not.
     pub replay_bytes_max: usize,
     /// How long an acknowledgement may wait for a frame to travel with; none where it may wait for ever, as between
     /// procs of one host, where nothing is replayed.
@@ -167,6 +168,7 @@ impl Session {
     }
 
     fn append_ack(&mut self, flags: u8) {
+        let flags = flags | self.log.take_unsent_ack();
         let head = FrameHead {
             body_length: 0,
             header_length: 0,

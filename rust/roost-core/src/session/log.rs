@@ -12,6 +12,8 @@ struct Chunk {
     sent: usize,
     /// Highest sequence number in the chunk; 0 when it holds nothing but acknowledgements.
     last_sequence: u64,
+    /// Whether the last frame is an acknowledgement that travels alone.
+    ends_in_ack: bool,
 }
 
 #[derive(Debug, Default)]
@@ -44,8 +46,30 @@ impl Log {
             "a frame is as long as it was measured"
         );
         chunk.last_sequence = chunk.last_sequence.max(sequence);
+        chunk.ends_in_ack = sequence == 0;
         self.held += length;
         self.unsent += length;
+    }
+
+    /// Takes an acknowledgement off the end, if nothing of it was sent; gives its flags. Its successor says all that
+    /// it says, so that a peer that sends and does not read cannot make them pile up.
+    pub(super) fn take_unsent_ack(&mut self) -> u8 {
+        let Some(chunk) = self.chunks.back_mut().filter(|chunk| chunk.ends_in_ack) else {
+            return 0;
+        };
+        let at = chunk.bytes.len() - FrameHead::BYTES;
+        if chunk.sent > at {
+            return 0;
+        }
+        let flags = FrameHead::decode(&chunk.bytes[at..])
+            .ok()
+            .flatten()
+            .map_or(0, |head| head.flags);
+        chunk.bytes.truncate(at);
+        chunk.ends_in_ack = false;
+        self.held -= FrameHead::BYTES;
+        self.unsent -= FrameHead::BYTES;
+        flags
     }
 
     #[cold]
@@ -63,6 +87,7 @@ impl Log {
             bytes,
             sent: 0,
             last_sequence: 0,
+            ends_in_ack: false,
         });
     }
 
@@ -116,6 +141,7 @@ impl Log {
                 chunk.bytes.clear();
                 chunk.sent = 0;
                 chunk.last_sequence = 0;
+                chunk.ends_in_ack = false;
                 break;
             }
             if let Some(Chunk { mut bytes, .. }) = self.chunks.pop_front()

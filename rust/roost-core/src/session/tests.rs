@@ -130,6 +130,32 @@ fn a_full_session_asks_for_an_acknowledgement_and_goes_on() {
 }
 
 #[test]
+fn unsent_acknowledgements_do_not_pile_up() {
+    let config = SessionConfig {
+        replay_bytes_max: 1_000,
+        ..SessionConfig::default()
+    };
+    let (mut a, mut b) = (Session::new(config), Session::new(config));
+    push(&mut a, 1, b"small").unwrap();
+    let bytes = drain(&mut a);
+    receive(&mut b, &bytes).unwrap();
+    assert!(push(&mut a, 2, &[0; 5_000]).is_err());
+    for _ in 0..100 {
+        a.push_ack();
+    }
+    // The request for an acknowledgement is still in the one that is left.
+    assert_eq!(a.unsent_bytes(), FrameHead::BYTES);
+    a.sent(1);
+    a.push_ack();
+    assert_eq!(a.unsent_bytes(), FrameHead::BYTES * 2 - 1);
+    let bytes = a.unsent().collect::<Vec<_>>().concat();
+    a.sent(bytes.len());
+    a.resume(1).unwrap();
+    a.push_ack();
+    assert_eq!(a.unsent_bytes(), FrameHead::BYTES);
+}
+
+#[test]
 fn a_frame_that_is_held_comes_again() {
     let (mut a, mut b) = pair();
     push(&mut a, 1, b"").unwrap();
