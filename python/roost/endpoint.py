@@ -267,11 +267,11 @@ class Actor:
             """How each rank is."""
             ...
 
-        def stop(self, reason: str = "") -> Reply[None]:
+        def stop(self, reason: str = "stopped") -> Reply[None]:
             """Stop every rank."""
             ...
 
-        def restart(self, reason: str = "") -> Reply[None]:
+        def restart(self, reason: str = "restarted") -> Reply[None]:
             """Start the next incarnation of every rank."""
             ...
 
