@@ -447,8 +447,6 @@ def _collect(cls: type) -> dict[str, EndpointInfo]:
     """A class's endpoints by name, inherited ones too, in the order of definition from the base on."""
     table: dict[str, EndpointInfo] = {}
     for base in reversed(cls.__mro__):
-        if base in _PLAIN_BASES:
-            continue
         for name, value in base.__dict__.items():
             if isinstance(value, EndpointMethod):
                 _check_name(cls, name, value.info)
@@ -505,6 +503,3 @@ def _named(module: str, qualname: str) -> object:
     """The endpoint of a class that both sides can import."""
     __import__(module)
     return _found(module, qualname)
-
-
-_PLAIN_BASES: tuple[object, ...] = (object, Actor, Generic)

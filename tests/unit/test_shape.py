@@ -87,6 +87,7 @@ class TestShape:
         shape = Shape(GRID)
         assert shape.ranks() == range(8)
         assert shape.slice(gpus=1).ranks() == range(1, 9, 4)
+        assert shape.slice(gpus=slice(1, 2)).ranks() == range(1, 9, 4)
         assert shape.runs() == [(0, 8, 1)]
         assert shape.slice(gpus=slice(1, 3)).runs() == [(1, 2, 1), (5, 2, 1)]
 
