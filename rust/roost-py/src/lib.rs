@@ -3,8 +3,24 @@
 //! | module | what it is |
 //! |---|---|
 //! | `control` | the control thread: starts, watches and stops procs; never takes the GIL |
-//! | `node` | the data lane of one process, driven on the event loop's own thread |
+//! | `node`, `lane`, `verb` | the data lane of one process: its state, what comes in, what goes out |
+//! | `cell`, `message` | an actor's mailbox, and what it is asked to do |
+//! | `peer`, `pending`, `outgoing` | connections, calls in flight, messages that wait |
 //! | `segment` | pooled shared memory for large parts |
+
+mod cell;
+mod hooks;
+mod ids;
+mod lane;
+mod message;
+mod node;
+mod outgoing;
+mod page;
+mod payload;
+mod peer;
+mod pending;
+mod targets;
+mod verb;
 
 use pyo3::prelude::*;
 
@@ -12,5 +28,35 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _roost(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<cell::Cell>()?;
+    module.add_class::<message::Message>()?;
+    module.add_class::<node::Node>()?;
+    module.add_class::<targets::Targets>()?;
+    module.add_class::<verb::Verb>()?;
+    module.add_class::<verb::Done>()?;
     Ok(())
+}
+
+/// This crate's version as the hello carries it.
+fn version() -> (u16, u16, u16) {
+    let part = |text: &str| text.parse().unwrap_or(0);
+    (part(env!("CARGO_PKG_VERSION_MAJOR")), part(env!("CARGO_PKG_VERSION_MINOR")), part(env!("CARGO_PKG_VERSION_PATCH")))
+}
+
+/// Now, in ns of the monotonic clock, as deadlines are given.
+fn monotonic_ns() -> i64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec)
+}
+
+/// The error of a verb whose message found no room.
+fn queue_full() -> PyErr {
+    Python::attach(|py| {
+        let text = "too many messages wait for this mesh; await replies or broadcasts before sending more, \
+                    or raise queue_messages_max or queue_bytes_max with roost.configure()";
+        match py.import("roost.errors").and_then(|errors| errors.getattr("MailboxFullError")).and_then(|error| error.call1((text,))) {
+            Ok(error) => PyErr::from_value(error),
+            Err(error) => error,
+        }
+    })
 }

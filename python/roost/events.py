@@ -1,0 +1,78 @@
+"""`EventStream`: what `mesh.events()` gives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from roost.failure import Event, Failure
+from roost.shape import Point
+
+__all__ = ["EventStream", "now"]
+
+
+def now() -> datetime:
+    """The time, as events carry it."""
+    return datetime.now(UTC)
+
+
+class EventStream(AsyncIterator[Event]):
+    """Events from the moment of subscription on; bounded: a slow reader finds one `gap` where the oldest were dropped."""
+
+    def __init__(self, limit: int, wants: Callable[[Event], bool] | None = None, closed: Callable[[Any], None] | None = None) -> None:
+        self._events: deque[Event] = deque()
+        self._limit = limit
+        self._wants = wants
+        self._closed = closed
+        self._ended = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def push(self, event: Event) -> None:
+        """Add an event; the oldest make way when the reader is slow."""
+        if self._ended or (self._wants is not None and not self._wants(event)):
+            return
+        if len(self._events) >= self._limit:
+            gap = self._events.popleft()
+            if self._events and self._events[0].kind != "gap":
+                gap = self._events.popleft()
+            if gap.kind != "gap":
+                gap = Event("gap", gap.mesh, gap.mesh, Point({}), 0, gap.at, "events were dropped: the reader is slow", None)
+            self._events.appendleft(gap)
+        self._events.append(event)
+        self._wake()
+
+    def end(self) -> None:
+        """No more events come."""
+        self._ended = True
+        self._wake()
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def __aiter__(self) -> EventStream:
+        return self
+
+    async def __anext__(self) -> Event:
+        while not self._events:
+            if self._ended:
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self._events.popleft()
+
+    def __del__(self) -> None:
+        if self._closed is not None:
+            self._closed(self)
+
+
+def event(kind: Any, mesh: str, name: str, point: Point, incarnation: int, reason: str, failure: Failure | None) -> Event:
+    """An event that happens now."""
+    return Event(kind, mesh, name, point, incarnation, now(), reason, failure)
+
+
+__all__ += ["event"]

@@ -1,0 +1,467 @@
+"""Handles: `HostMesh`, `ProcMesh`, `ActorMesh` and the endpoints on them.
+
+A handle is an address: it owns nothing, pickles small, and outlives restarts. The owner's tables are in `owning`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from roost import runtime as _runtime
+from roost._roost import Targets, Verb
+from roost.failure import State
+from roost.reply import GatheredReply, Reply, Stream, StreamSink
+from roost.shape import Point, Selection, Shape, ValueMesh
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Self
+
+    from roost.endpoint_info import EndpointInfo
+    from roost.events import EventStream
+    from roost.owning import OwnedActors, OwnedMesh, OwnedProcs
+
+__all__ = ["ActorMesh", "BoundEndpoint", "HostMesh", "ProcMesh"]
+
+A = TypeVar("A")
+
+CALL_ONE, CALL, BROADCAST, STREAM = range(4)
+_MODES = {"call_one": CALL_ONE, "call": CALL, "broadcast": BROADCAST, "_stream": STREAM}
+
+
+class Mesh:
+    """What proc and actor meshes share: shape, life, waiting."""
+
+    __slots__ = ("_id", "_name", "_owner", "_shape", "_whole")
+
+    _id: int
+    _name: str
+    _owner: int
+    # The shape of the whole mesh, and of this handle's slice of it.
+    _whole: Shape
+    _shape: Shape
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """The dimensions and how many ranks each has."""
+        return self._shape.sizes
+
+    def __len__(self) -> int:
+        return len(self._shape)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[Self]:
+        return (self._view(self._shape.at(rank)) for rank in range(len(self._shape)))
+
+    def slice(self, **selections: Selection) -> Self:
+        """Part of the mesh: a number drops its dimension, a `slice` keeps it."""
+        return self._view(self._shape.slice(**selections))
+
+    def split(self, **into: object) -> Self:
+        """The same ranks with a dimension split: `split(gpus=("nodes", "local"), local=4)`."""
+        return self._view(self._shape.split(**into))
+
+    def flatten(self, name: str) -> Self:
+        """The same ranks in one dimension."""
+        return self._view(self._shape.flatten(name))
+
+    def rename(self, **names: str) -> Self:
+        """The same ranks with dimensions of other names."""
+        return self._view(self._shape.rename(**names))
+
+    def _view(self, shape: Shape) -> Self:
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other._id == self._id and other._shape == self._shape
+
+    def __hash__(self) -> int:
+        return hash((self._id, self._shape))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._name!r}, {dict(self.sizes)})"
+
+    def _record(self) -> OwnedMesh:
+        record = _runtime.current().owned.get(self._id)
+        if record is None:
+            raise RuntimeError(
+                f"{self._name} is owned by another process; only its owner may wait for it, stop it or ask for its states"
+            )
+        return record
+
+    def ready(self) -> Reply[Self]:
+        """The mesh itself, when all its ranks are up; raises what went wrong when they cannot be."""
+        return self._record().ready(self)
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self.ready().__await__()
+
+    def wait(self) -> Reply[ValueMesh[State]]:
+        """The last states, when all ranks have ended."""
+        return self._record().wait(self._shape)
+
+    def stop(self, reason: str = "stopped") -> Reply[None]:
+        """Stop these ranks: `async` endpoints are cancelled, then a grace time, SIGTERM, SIGKILL. Idempotent."""
+        return self._record().stop(self._shape, reason)
+
+    def restart(self, reason: str = "restarted") -> Reply[None]:
+        """Start the next incarnation of these ranks."""
+        return self._record().restart(self._shape, reason)
+
+    def states(self) -> Reply[ValueMesh[State]]:
+        """How each rank is; also after the stop."""
+        return self._record().states(self._shape)
+
+    def events(self) -> EventStream:
+        """What happens to these ranks from now on: `async for event in mesh.events()`."""
+        return self._record().events(self._shape)
+
+    async def __aenter__(self) -> Self:
+        record = self._record()
+        record.entered += 1
+        try:
+            await self.ready()
+        except BaseException as error:
+            # The failure to start is raised here; leaving it for the exit too would tell it twice.
+            await record.leave(self._shape, error, entering=True)
+            raise
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        await self._record().leave(self._shape, error)
+
+    def __enter__(self) -> Self:
+        _runtime.current().refuse_on_loop("with", "async with")
+        _runtime.current().run_elsewhere(self.__aenter__())
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        _runtime.current().run_elsewhere(self.__aexit__(kind, error, traceback))
+
+
+class ProcMesh(Mesh):
+    """A mesh of processes."""
+
+    __slots__ = ("_procs",)
+
+    # Ids of the whole mesh's procs, in base rank order.
+    _procs: tuple[int, ...]
+
+    @classmethod
+    def _make(cls, mesh: int, name: str, owner: int, whole: Shape, shape: Shape, procs: tuple[int, ...]) -> ProcMesh:
+        made = cls.__new__(cls)
+        made._id, made._name, made._owner, made._whole, made._shape, made._procs = mesh, name, owner, whole, shape, procs
+        return made
+
+    def _view(self, shape: Shape) -> ProcMesh:
+        return ProcMesh._make(self._id, self._name, self._owner, self._whole, shape, self._procs)
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return ProcMesh._make, (self._id, self._name, self._owner, self._whole, self._shape, self._procs)
+
+    def _record(self) -> OwnedProcs:
+        return super()._record()  # type: ignore[return-value]
+
+    def _members(self) -> tuple[int, ...]:
+        """The procs of this slice, in its rank order."""
+        procs = self._procs
+        return tuple(procs[rank] for rank in self._shape.ranks())
+
+    def spawn(self, name: str, actor: Callable[..., A], /, *args: Any, **kwargs: Any) -> A:
+        """One actor on each proc; at once, with a mesh that can be used while the actors are being made.
+
+        Args:
+            name: the mesh's name; it need not be unique.
+            actor: the actor class.
+            *args: the constructor's arguments.
+            **kwargs: the same.
+        """
+        return _runtime.current().spawn_actors(self, name, actor, args, kwargs, {})  # type: ignore[return-value]
+
+    def options(self, **options: Any) -> SpawnOptions:
+        """The same procs with options for `spawn`: restart, probe, per_proc, supervise, cleanup_timeout_s."""
+        return SpawnOptions(self, options)
+
+
+class SpawnOptions:
+    """`procs.options(…)`: has `spawn` as the procs have."""
+
+    __slots__ = ("_options", "_procs")
+
+    KNOWN = ("restart", "probe", "per_proc", "supervise", "cleanup_timeout_s")
+
+    def __init__(self, procs: ProcMesh, options: dict[str, Any]) -> None:
+        unknown = sorted(set(options) - set(self.KNOWN))
+        if unknown:
+            raise TypeError(f"options() knows no {', '.join(unknown)}; it takes {', '.join(self.KNOWN)}")
+        self._procs = procs
+        self._options = options
+
+    def spawn(self, name: str, actor: Callable[..., A], /, *args: Any, **kwargs: Any) -> A:
+        """One actor on each proc, or `per_proc` actors on each; see `ProcMesh.spawn`."""
+        return _runtime.current().spawn_actors(self._procs, name, actor, args, kwargs, self._options)  # type: ignore[return-value]
+
+
+class HostMesh:
+    """Hosts that procs can be spawned on."""
+
+    __slots__ = ()
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """The dimensions of the hosts; `this_host()` has none."""
+        return {}
+
+    def __repr__(self) -> str:
+        return "this_host()"
+
+    def spawn_procs(self, per_host: Mapping[str, int] | None = None, **options: Any) -> ProcMesh:
+        """Processes on each host; see `roost.spawning.spawn_procs` for the options."""
+        from roost.spawning import spawn_procs
+
+        return spawn_procs(_runtime.current(), per_host, **options)
+
+
+class ActorMesh(Mesh):
+    """A mesh of actors of one class. To type checkers it is that class."""
+
+    __slots__ = ("__dict__", "_class", "_on", "_per_proc", "_targets", "_waits")
+
+    # The procs that it lives on (the slice that it was spawned on), and the dimensions of the actors of one proc.
+    _on: ProcMesh
+    _per_proc: Shape
+    _class: type
+    # Whether messages wait while a proc restarts.
+    _waits: bool
+    _targets: Targets | None
+
+    @classmethod
+    def _make(
+        cls, mesh: int, name: str, owner: int, on: ProcMesh, per_proc: Shape, shape: Shape | None, actor: type, waits: bool
+    ) -> ActorMesh:
+        made = cls.__new__(cls)
+        made._id, made._name, made._owner, made._on, made._per_proc = mesh, name, owner, on, per_proc
+        made._whole = on._shape.extend(per_proc.sizes)
+        made._shape = made._whole if shape is None else shape
+        made._class, made._waits, made._targets = actor, waits, None
+        return made
+
+    def _view(self, shape: Shape) -> ActorMesh:
+        return ActorMesh._make(self._id, self._name, self._owner, self._on, self._per_proc, shape, self._class, self._waits)
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        shape = None if self._shape == self._whole else self._shape
+        return ActorMesh._make, (
+            self._id, self._name, self._owner, self._on, self._per_proc, shape, self._class, self._waits,
+        )  # fmt: skip
+
+    def _record(self) -> OwnedActors:
+        return super()._record()  # type: ignore[return-value]
+
+    def _places(self) -> Targets:
+        """Where messages to this slice go: worked out once."""
+        targets = self._targets
+        if targets is None:
+            per = len(self._per_proc)
+            procs = self._on._members()
+            places: dict[int, list[tuple[int, int, int, int, int]]] = {}
+            rank = 0
+            for first, count, stride in self._shape.runs():
+                for place, run in _by_proc(first, count, stride, per, rank):
+                    places.setdefault(procs[place], []).append(run)
+                rank += count
+            sizes = b"" if not self._shape.names else _runtime.encode_sizes(self._shape)
+            targets = self._targets = Targets(self._id, list(places.items()), per, sizes, self._waits)
+            _runtime.current().note_procs(self._on)
+        return targets
+
+    def _name_of(self, rank: int) -> str:
+        """A rank of this slice by its name in the whole mesh: `workers[gpus=3]`."""
+        return rank_name(self._name, self._whole.point(self._shape.base_rank(rank)))
+
+    def _point(self, rank: int) -> Point:
+        return self._shape.point(rank)
+
+    def __getattr__(self, name: str) -> BoundEndpoint:
+        info = getattr(self._class, "__roost_endpoints__", {}).get(name)
+        if info is None:
+            raise AttributeError(self._no_endpoint(name))
+        bound = self.__dict__[name] = BoundEndpoint(self, info, None)
+        return bound
+
+    def _no_endpoint(self, name: str) -> str:
+        known = ", ".join(sorted(self._class.__roost_endpoints__)) or "none"  # type: ignore[attr-defined]
+        if hasattr(self._class, name):
+            return f"{self._class.__qualname__}.{name} is not an endpoint: decorate it with @endpoint to call it on a mesh"
+        return f"{self._class.__qualname__} has no endpoint {name!r}; it has: {known}"
+
+    def _bound(self, endpoint: Any) -> BoundEndpoint:
+        name = endpoint if isinstance(endpoint, str) else getattr(getattr(endpoint, "info", None), "name", None)
+        if not isinstance(name, str):
+            raise TypeError(f"{endpoint!r} is no endpoint: give Class.method or the method's name")
+        bound = getattr(self, name)
+        if not isinstance(bound, BoundEndpoint):
+            raise AttributeError(self._no_endpoint(name))
+        return bound
+
+    def call(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> Reply[Any]:
+        """Call an endpoint on every rank: a `ValueMesh`."""
+        return self._bound(endpoint).call(*args, **kwargs)  # type: ignore[no-any-return]
+
+    def call_one(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> Reply[Any]:
+        """Call an endpoint on the one rank of this mesh."""
+        return self._bound(endpoint).call_one(*args, **kwargs)  # type: ignore[no-any-return]
+
+    def choose(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> Reply[Any]:
+        """Call an endpoint on one live rank: the less loaded of two picked at random."""
+        return self._bound(endpoint).choose(*args, **kwargs)
+
+    def stream(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> Stream[Any]:
+        """Call an endpoint on every rank and iterate the answers as they come."""
+        return self._bound(endpoint).stream(*args, **kwargs)
+
+    def broadcast(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Send to every rank without wanting an answer."""
+        return self._bound(endpoint).broadcast(*args, **kwargs)
+
+    def options(self, *, timeout: float | None = None) -> ActorMesh:
+        """The same mesh with options for every call made through it."""
+        return _TimedMesh._of(self, timeout)
+
+
+class _TimedMesh(ActorMesh):
+    """An actor mesh whose calls have a deadline."""
+
+    __slots__ = ("_timeout",)
+
+    _timeout: float | None
+
+    @classmethod
+    def _of(cls, mesh: ActorMesh, timeout: float | None) -> _TimedMesh:
+        made = cls.__new__(cls)
+        for name in ("_id", "_name", "_owner", "_on", "_per_proc", "_whole", "_shape", "_class", "_waits", "_targets"):
+            setattr(made, name, getattr(mesh, name))
+        made._timeout = check_timeout(timeout)
+        return made
+
+    def __getattr__(self, name: str) -> BoundEndpoint:
+        bound = super().__getattr__(name).options(timeout=self._timeout)
+        self.__dict__[name] = bound
+        return bound
+
+
+def check_timeout(timeout: float | None) -> float | None:
+    """A deadline in seconds that makes sense."""
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"timeout={timeout!r}: give seconds above 0, or None for no deadline")
+    return timeout
+
+
+class BoundEndpoint:
+    """An endpoint on a mesh: `mesh.step`. Its verbs send when they are called, not when the reply is awaited."""
+
+    # The verbs are made in Rust at first use and kept in the slots of their names.
+    __slots__ = ("_info", "_mesh", "_stream", "_timeout", "broadcast", "call", "call_one")
+
+    def __init__(self, mesh: ActorMesh, info: EndpointInfo, timeout: float | None) -> None:
+        self._mesh = mesh
+        self._info = info
+        self._timeout = timeout
+
+    def __getattr__(self, name: str) -> Any:
+        mode = _MODES.get(name)
+        if mode is None:
+            raise AttributeError(f"an endpoint has the verbs call, call_one, choose, stream, broadcast; not {name!r}")
+        mesh, info = self._mesh, self._info
+        if mode == CALL_ONE and len(mesh) != 1:
+            raise ValueError(f"call_one() on {len(mesh)} ranks of {mesh._name}: slice the mesh to one rank, or use call()")
+        verb = Verb(
+            _runtime.current().node, mesh._places(), info, mesh, mode,
+            info.name, info.positional_min, info.positional_max, self._timeout,
+        )  # fmt: skip
+        setattr(self, name, verb)
+        return verb
+
+    def __call__(self, *args: object, **kwargs: object) -> None:
+        name = self._info.name
+        raise TypeError(
+            f"{self._mesh._name}.{name}(…) is on a mesh: say how to send it, as {name}.call(…) or "
+            f"{name}.call_one(…), {name}.choose(…), {name}.stream(…), {name}.broadcast(…)"
+        )
+
+    def choose(self, *args: Any, **kwargs: Any) -> Reply[Any]:
+        """Call one live rank: the less loaded of two picked at random."""
+        mesh = self._mesh
+        rank = _runtime.current().choose(mesh)
+        one = mesh if len(mesh) == 1 else mesh._view(mesh._shape.at(rank))
+        return BoundEndpoint(one, self._info, self._timeout).call_one(*args, **kwargs)  # type: ignore[no-any-return]
+
+    def stream(self, *args: Any, **kwargs: Any) -> Stream[Any]:
+        """Call every rank and iterate (Point, value) as the answers come."""
+        runtime = _runtime.current()
+        sink = StreamSink(len(self._mesh))
+        self._stream(sink, *args, **kwargs)
+        return Stream(runtime, sink, self._mesh._point)
+
+    def options(self, *, timeout: float | None = None) -> BoundEndpoint:
+        """The same endpoint with a deadline, in seconds, for each call made through it."""
+        return BoundEndpoint(self._mesh, self._info, check_timeout(timeout))
+
+    def __repr__(self) -> str:
+        return f"<endpoint {self._info.name} of {self._mesh!r}>"
+
+
+class Each(Generic[A]):
+    """What `each()` gives: one argument a rank."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: list[A]) -> None:
+        self.values = values
+
+    def __reduce__(self) -> Any:
+        raise TypeError("each(…) must be an argument of a verb itself, not inside another value")
+
+
+def each(values: Any) -> Any:
+    """As an argument of a verb: rank i gets the i-th value; each proc is sent only its part.
+
+    Args:
+        values: a sequence with one value for each rank of the mesh called.
+    """
+    return Each(list(values))
+
+
+def rank_name(mesh: str, point: Mapping[str, int]) -> str:
+    """`workers[gpus=3]`."""
+    inside = ",".join(f"{name}={place}" for name, place in point.items())
+    return f"{mesh}[{inside}]" if inside else mesh
+
+
+def least_loaded(candidates: list[int], load: Callable[[int], int]) -> int:
+    """The less loaded of two picked at random (the power of two choices)."""
+    if len(candidates) == 1:
+        return candidates[0]
+    first, second = random.sample(candidates, 2)
+    return first if load(first) <= load(second) else second
+
+
+def _by_proc(
+    first: int, count: int, stride: int, per: int, rank: int
+) -> Iterator[tuple[int, tuple[int, int, int, int, int]]]:
+    """A run of base ranks, cut at the borders of procs: (place, (slot, count, slot stride, rank, rank stride))."""
+    done = 0
+    while done < count:
+        base = first + done * stride
+        place, slot = divmod(base, per)
+        here = min(count - done, (per - 1 - slot) // stride + 1)
+        yield place, (slot, here, stride if here > 1 else 1, rank + done, 1)
+        done += here
+
+
+__all__ += ["Each", "GatheredReply", "SpawnOptions", "each", "least_loaded", "rank_name"]

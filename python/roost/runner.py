@@ -1,0 +1,354 @@
+"""`Runner`: one actor at work. One task drains its mailbox, so that `asyncio.timeout` and `TaskGroup` work in endpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context, copy_context
+from typing import TYPE_CHECKING, Any
+
+from roost import serialize
+from roost.context import handling
+from roost.channel import ReplyPort
+from roost.errors import RemoteError
+
+if TYPE_CHECKING:
+    from roost._roost import Cell, Message
+    from roost.endpoint import EndpointInfo
+    from roost.hosting import HostedMesh
+    from roost.mesh import ActorMesh
+    from roost.shape import Point
+
+__all__ = ["Runner"]
+
+# Threads for `def` endpoints that are concurrent without a limit of their own.
+CONCURRENT_THREADS_MAX = 32
+
+
+class Runner:
+    """One actor of this process: its instance, its mailbox, and the task that drains it."""
+
+    __slots__ = (
+        "_cancelled",
+        "_concurrent",
+        "_serial",
+        "_stopping",
+        "_threads",
+        "cell",
+        "hosted",
+        "instance",
+        "meshes",
+        "rank",
+        "task",
+    )
+
+    def __init__(self, hosted: HostedMesh, rank: int, cell: Cell) -> None:
+        self.hosted = hosted
+        self.rank = rank
+        self.cell = cell
+        self.instance: Any = None
+        # The message that runs alone, and whether its caller cancelled it.
+        self._serial: Message | None = None
+        self._cancelled = False
+        # Messages that run beside others, each with its task.
+        self._concurrent: dict[asyncio.Task[None], Message] | None = None
+        self._stopping: str | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        # Meshes that this actor spawned: they end with it.
+        self.meshes: list[Any] | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    # What `context()` shows.
+    @property
+    def name(self) -> str:
+        return self.hosted.name
+
+    @property
+    def point(self) -> Point:
+        return self.hosted.point(self.rank)
+
+    @property
+    def mesh(self) -> ActorMesh:
+        return self.hosted.handle
+
+    # While the constructor runs, `handling` holds the runner itself.
+    @property
+    def runner(self) -> Runner:
+        return self
+
+    @property
+    def sizes(self) -> bytes:
+        return self.hosted.sizes
+
+    @property
+    def deadline(self) -> int:
+        return 0
+
+    def start(self, construct: Callable[[], Any]) -> None:
+        """Construct the actor in its own task, then drain its mailbox."""
+        self.task = self.hosted.loop.create_task(self._construct(construct), context=Context())
+
+    async def _construct(self, construct: Callable[[], Any]) -> None:
+        handling.set(self)
+        try:
+            self.instance = construct()
+            start = getattr(type(self.instance), "__start__", None)
+            if start is not None:
+                await start(self.instance)
+        except asyncio.CancelledError:
+            self.hosted.stopped(self, self._stopping or "stopped")
+            return
+        except SystemExit as ending:
+            self.hosted.exit_process(ending)
+            return
+        except BaseException as error:
+            self._end(error, during="its constructor")
+            return
+        self.hosted.up(self)
+        await self._drain()
+
+    async def _drain(self) -> None:
+        """Handle messages one at a time until the actor ends, or until this task is no longer clean."""
+        cell = self.cell
+        take = cell.take
+        instance = self.instance
+        handling.set(None)
+        base = copy_context()
+        while True:
+            message = take()
+            if message is None:
+                if self._stopping is not None:
+                    break
+                try:
+                    await cell.wait()
+                except asyncio.CancelledError:
+                    if self._stopping is not None:
+                        break
+                    raise
+                continue
+            endpoint = message.endpoint
+            if endpoint is None:
+                self._unknown(message)
+                continue
+            if endpoint.concurrent:
+                await self._start_concurrent(message, endpoint)
+                continue
+            if self._concurrent:
+                await self._concurrent_done()
+            self._serial = message
+            handling.set(message)
+            if endpoint.kind == "async":
+                try:
+                    args, kwargs = message.open()
+                    if kwargs is None:
+                        value = await endpoint.function(instance, *args)
+                    else:
+                        value = await endpoint.function(instance, *args, **kwargs)
+                    message.reply(value)
+                except BaseException as error:
+                    self._raised(message, error)
+            else:
+                await self._handle(message, endpoint)
+            self._serial = None
+            handling.set(None)
+            if self._stopping is not None:
+                break
+            task = self.task
+            if self._cancelled or (task is not None and task.cancelling()) or copy_context() != base:
+                # A cancel that came late, or context variables that the endpoint left set, must not reach the next message.
+                self._cancelled = False
+                self.task = self.hosted.loop.create_task(self._drain(), context=Context())
+                return
+        await self._finish()
+
+    async def _handle(self, message: Message, endpoint: EndpointInfo) -> None:
+        """Handle one message of any kind of endpoint; every error is answered."""
+        try:
+            if endpoint.kind == "async":
+                args, kwargs = message.open()
+                message.reply(await endpoint.function(self.instance, *args, **(kwargs or {})))
+            elif endpoint.kind == "sync":
+                message.reply(await self._in_thread(message, endpoint))
+            elif endpoint.kind == "stream":
+                await self._stream(message, endpoint)
+            else:
+                await self._with_port(message, endpoint)
+        except BaseException as error:
+            self._raised(message, error)
+
+    async def _in_thread(self, message: Message, endpoint: EndpointInfo) -> Any:
+        args, kwargs = message.open()
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(
+                endpoint.limit or CONCURRENT_THREADS_MAX if endpoint.concurrent else 1, thread_name_prefix=f"roost-{self.name}"
+            )
+        scope = copy_context()
+        function = endpoint.function
+        running = self.hosted.loop.run_in_executor(
+            self._threads, lambda: scope.run(function, self.instance, *args, **(kwargs or {}))
+        )
+        cancelled = False
+        while not running.done():
+            # A thread cannot be cancelled; the actor stays busy until it returns, since its messages go one at a time.
+            try:
+                await asyncio.wait({running})
+            except asyncio.CancelledError:
+                if self._stopping is not None:
+                    raise
+                cancelled = True
+        if cancelled:
+            raise asyncio.CancelledError
+        return running.result()
+
+    async def _stream(self, message: Message, endpoint: EndpointInfo) -> None:
+        args, kwargs = message.open()
+        values = endpoint.function(self.instance, *args, **(kwargs or {}))
+        try:
+            if message.wants_stream:
+                async for value in values:
+                    sent = message.item(value)
+                    await self.hosted.runtime.stream_room(message, sent)
+                message.end()
+            else:
+                message.reply([value async for value in values])
+        finally:
+            await values.aclose()
+
+    async def _with_port(self, message: Message, endpoint: EndpointInfo) -> None:
+        args, kwargs = message.open()
+        port = ReplyPort(message)
+        try:
+            await endpoint.function(self.instance, port, *args, **(kwargs or {}))
+        except Exception as error:
+            if message.answered or not message.has_caller:
+                raise
+            port.error(error)
+
+    # Concurrent endpoints ---------------------------------------------------------------------------------------------
+    async def _start_concurrent(self, message: Message, endpoint: EndpointInfo) -> None:
+        """Start a message beside the others, when its limit lets it; messages start in the order in which they were sent."""
+        if self._concurrent is None:
+            self._concurrent = {}
+        if endpoint.limit is not None:
+            key = endpoint.group or endpoint.name
+            while True:
+                same = [task for task, other in self._concurrent.items() if (other.endpoint.group or other.name) == key]
+                if len(same) < endpoint.limit:
+                    break
+                await asyncio.wait(same, return_when=asyncio.FIRST_COMPLETED)
+        scope = Context()
+        scope.run(handling.set, message)
+        task = self.hosted.loop.create_task(self._handle(message, endpoint), context=scope)
+        self._concurrent[task] = message
+        task.add_done_callback(self._concurrent_ended)
+
+    def _concurrent_ended(self, task: asyncio.Task[None]) -> None:
+        if self._concurrent is not None:
+            self._concurrent.pop(task, None)
+
+    async def _concurrent_done(self) -> None:
+        while self._concurrent:
+            await asyncio.wait(list(self._concurrent))
+
+    # Ends of messages -------------------------------------------------------------------------------------------------
+    def _raised(self, message: Message, error: BaseException) -> None:
+        """Answer a message whose endpoint raised; without a caller the error fails the actor."""
+        if isinstance(error, SystemExit):
+            self.hosted.exit_process(error)
+            return
+        if isinstance(error, asyncio.CancelledError):
+            if self._stopping is not None or message.cancelled:
+                message.drop()
+                return
+            # It would look to the caller's task as if that task had been cancelled.
+            error = RemoteError("asyncio.CancelledError", "the endpoint cancelled itself", "".join(traceback.format_exception(error)))
+        answers = message.has_caller and not message.answered
+        if answers:
+            self.answer_error(message, error)
+        else:
+            message.drop()
+        if not answers or not isinstance(error, Exception):
+            self._end(error, during=message.name)
+
+    def answer_error(self, message: Message, error: BaseException) -> None:
+        message.reply_error(pickle.dumps((self.hosted.note(message), serialize.dump_exception(error)), 5))
+
+    def _unknown(self, message: Message) -> None:
+        known = ", ".join(sorted(self.hosted.endpoints)) or "none"
+        error = AttributeError(f"{self.hosted.class_name} has no endpoint {message.name!r}; it has: {known}")
+        if message.has_caller:
+            self.answer_error(message, error)
+        else:
+            message.drop()
+            self.hosted.dead_letter(message, str(error))
+
+    def cancel(self, message: Message) -> None:
+        """The caller cancelled a message that runs already."""
+        if message is self._serial:
+            self._cancelled = True
+            if self.task is not None:
+                self.task.cancel()
+            return
+        for task, other in (self._concurrent or {}).items():
+            if other is message:
+                task.cancel()
+
+    # The actor's end --------------------------------------------------------------------------------------------------
+    def stop(self, reason: str) -> None:
+        """End normally: running `async` endpoints are cancelled at once, queued messages go back."""
+        if self._stopping is not None:
+            return
+        self._stopping = reason
+        self.hosted.closing(self, reason)
+        for task in list(self._concurrent or ()):
+            task.cancel()
+        if self.task is not None:
+            self.task.cancel()
+
+    def stop_self(self, reason: str) -> None:
+        """`context().stop()`: end once the running endpoint has returned."""
+        if self._stopping is None:
+            self._stopping = reason
+            self.hosted.closing(self, reason)
+
+    def abort_self(self, reason: str) -> None:
+        """`context().abort()`: fail."""
+        self.hosted.loop.call_soon(self._end, RuntimeError(reason), "abort()")
+
+    def _end(self, error: BaseException, during: str) -> None:
+        """Fail the actor: whoever waits for it hears of it, and so does its owner."""
+        if self._stopping is not None:
+            return
+        self._stopping = f"failed: {error}"
+        self.hosted.failed(self, error, during)
+        for task in list(self._concurrent or ()):
+            task.cancel()
+        if self.task is not None and self.instance is not None and self._serial is None:
+            self.task.cancel()
+        self._close_threads()
+
+    async def _finish(self) -> None:
+        if self._concurrent:
+            await asyncio.wait(list(self._concurrent))
+        for mesh in reversed(self.meshes or ()):
+            try:
+                await mesh.stop(f"its owner {self.name} ended")
+            except Exception as error:
+                self.hosted.warn(f"stopping {mesh!r}, owned by {self.name}: {error}")
+        cleanup = getattr(type(self.instance), "__cleanup__", None)
+        if cleanup is not None:
+            try:
+                async with asyncio.timeout(self.hosted.cleanup_timeout_s):
+                    await cleanup(self.instance, None)
+            except Exception as error:
+                self.hosted.warn(f"__cleanup__ of {self.name} {dict(self.point)}: {error!r}")
+        self._close_threads()
+        self.hosted.stopped(self, self._stopping or "stopped")
+
+    def _close_threads(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads = None

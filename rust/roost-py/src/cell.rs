@@ -1,0 +1,223 @@
+//! `Cell`: one actor's place in this process: its mailbox, and the messages that run.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use roost_core::credit::{Amount, ReceiveWindow};
+
+use crate::message::{Mail, Message};
+use crate::node::Node;
+
+/// Endpoints of an actor class by name.
+pub(crate) type Endpoints = std::collections::HashMap<Box<[u8]>, Py<PyAny>>;
+
+/// One actor's mailbox. Python's task for the actor takes messages from it; the data lane puts them in.
+#[pyclass(frozen, module = "roost._roost")]
+pub struct Cell {
+    pub(crate) node: Py<Node>,
+    pub(crate) mesh: u64,
+    pub(crate) slot: u32,
+    pub(crate) endpoints: Arc<Endpoints>,
+    state: Mutex<CellState>,
+}
+
+#[derive(Default)]
+struct CellState {
+    mailbox: VecDeque<Mail>,
+    waiter: Option<Py<PyAny>>,
+    running: Vec<Py<Message>>,
+    senders: Vec<Sender>,
+    runner: Option<Py<PyAny>>,
+    /// Set when the actor has ended: what whoever still writes to it is answered.
+    ended: Option<Py<PyBytes>>,
+}
+
+/// The window of one sender at this mailbox.
+struct Sender {
+    proc: u64,
+    incarnation: u32,
+    window: ReceiveWindow,
+}
+
+/// What became of a message that was put into a cell.
+pub(crate) enum Put {
+    /// Queued behind others, or the actor is busy.
+    Queued,
+    /// Queued, and this future must be set, with no lock held, so that the actor looks.
+    Wake(Py<PyAny>),
+    /// The actor has ended: the message comes back with the reason.
+    Ended(Mail, Py<PyBytes>),
+}
+
+/// What a cancel found.
+pub(crate) enum Cancelled {
+    Nothing,
+    /// It had not started; it is gone.
+    Queued(Mail),
+    /// It runs: Python must cancel its task.
+    Running { runner: Py<PyAny>, message: Py<Message> },
+}
+
+impl Cell {
+    pub(crate) fn new(node: Py<Node>, mesh: u64, slot: u32, endpoints: Arc<Endpoints>) -> Self {
+        Self { node, mesh, slot, endpoints, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, CellState> {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Put a message in.
+    pub(crate) fn put(&self, py: Python<'_>, mail: Mail) -> Put {
+        let mut state = self.state();
+        if let Some(reason) = &state.ended {
+            return Put::Ended(mail, reason.clone_ref(py));
+        }
+        if let Some(window) = Self::window(&mut state, &mail) {
+            // A sender that passes its window is held back by the session's bound; its message is taken all the same.
+            let _ = window.enter(Amount::MAILBOX, mail.bytes);
+        }
+        state.mailbox.push_back(mail);
+        match state.waiter.take() {
+            Some(waiter) => Put::Wake(waiter),
+            None => Put::Queued,
+        }
+    }
+
+    /// Drop or find the message of a call that was cancelled.
+    pub(crate) fn cancel(&self, py: Python<'_>, sender: u64, call: u64, rank: u32) -> Cancelled {
+        let mut state = self.state();
+        let same = |mail: &Mail| mail.call == call && mail.sender == sender && (rank == u32::MAX || mail.rank == rank);
+        if let Some(at) = state.mailbox.iter().position(same) {
+            return state.mailbox.remove(at).map_or(Cancelled::Nothing, Cancelled::Queued);
+        }
+        let found = state.running.iter().find(|message| same(&message.get().mail)).map(|message| message.clone_ref(py));
+        match (found, &state.runner) {
+            (Some(message), Some(runner)) => Cancelled::Running { runner: runner.clone_ref(py), message },
+            _ => Cancelled::Nothing,
+        }
+    }
+
+    /// A message has been answered, dropped or failed.
+    pub(crate) fn finished(&self, message: &Message) -> Option<Py<Message>> {
+        let mut state = self.state();
+        let at = state.running.iter().position(|other| std::ptr::eq(other.get(), message))?;
+        Some(state.running.swap_remove(at))
+    }
+
+    pub(crate) fn runner(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.state().runner.as_ref().map(|runner| runner.clone_ref(py))
+    }
+
+    /// The window of the proc that a message came from; None for this very process, whose queue is this mailbox.
+    fn window<'a>(state: &'a mut CellState, mail: &Mail) -> Option<&'a mut ReceiveWindow> {
+        if mail.session == u32::MAX {
+            return None;
+        }
+        let known = state.senders.iter().position(|one| one.proc == mail.sender && one.incarnation == mail.incarnation);
+        let at = known.unwrap_or_else(|| {
+            state.senders.retain(|one| one.proc != mail.sender);
+            state.senders.push(Sender { proc: mail.sender, incarnation: mail.incarnation, window: ReceiveWindow::default() });
+            state.senders.len() - 1
+        });
+        Some(&mut state.senders[at].window)
+    }
+
+    /// Count a message out of the mailbox; the credit to send when it is time for one.
+    fn taken(state: &mut CellState, mail: &Mail) -> Option<Amount> {
+        Self::window(state, mail)?.take(Amount::MAILBOX, mail.bytes)
+    }
+}
+
+#[pymethods]
+impl Cell {
+    /// The next message, or None when there is none.
+    fn take(slf: &Bound<'_, Self>) -> PyResult<Option<Py<Message>>> {
+        let py = slf.py();
+        let cell = slf.get();
+        let (mail, grant) = {
+            let mut state = cell.state();
+            let Some(mail) = state.mailbox.pop_front() else { return Ok(None) };
+            let grant = Self::taken(&mut state, &mail);
+            (mail, grant)
+        };
+        mail.mark_started();
+        if let Some(amount) = grant {
+            cell.node.get().grant(py, (mail.sender, mail.incarnation), (cell.mesh, cell.slot), amount)?;
+        }
+        let message = Py::new(py, Message::new(mail, slf.clone().unbind()))?;
+        cell.state().running.push(message.clone_ref(py));
+        Ok(Some(message))
+    }
+
+    /// A future that is done when there may be a message.
+    fn wait(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let future = self.node.get().hooks()?.create_future.call0(py)?;
+        let mut state = self.state();
+        if state.mailbox.is_empty() && state.ended.is_none() {
+            let old = state.waiter.replace(future.clone_ref(py));
+            drop(state);
+            drop(old);
+        } else {
+            drop(state);
+            future.call_method1(py, "set_result", (py.None(),))?;
+        }
+        Ok(future)
+    }
+
+    /// The actor's runner, which hears of cancels.
+    fn set_runner(&self, runner: Py<PyAny>) {
+        let old = self.state().runner.replace(runner);
+        drop(old);
+    }
+
+    /// End the actor: what waits in the mailbox, and what comes later, is answered with `reason` (a pickled `Failure`).
+    fn close(&self, py: Python<'_>, reason: &Bound<'_, PyBytes>) -> PyResult<()> {
+        let (mailbox, waiter) = {
+            let mut state = self.state();
+            if state.ended.is_none() {
+                state.ended = Some(reason.clone().unbind());
+            }
+            (std::mem::take(&mut state.mailbox), state.waiter.take())
+        };
+        if let Some(waiter) = waiter {
+            wake(py, &waiter)?;
+        }
+        for mail in mailbox {
+            self.node.get().bounce(py, &mail, reason)?;
+        }
+        Ok(())
+    }
+
+    /// Forget the runner, so that a stopped actor keeps nothing alive.
+    fn release(&self) {
+        let (runner, running) = {
+            let mut state = self.state();
+            (state.runner.take(), std::mem::take(&mut state.running))
+        };
+        drop(running);
+        drop(runner);
+    }
+
+    /// The endpoints that run, and how many messages wait.
+    fn busy(&self, py: Python<'_>) -> (Vec<String>, usize) {
+        let (running, queued) = {
+            let state = self.state();
+            (state.running.iter().map(|message| message.clone_ref(py)).collect::<Vec<_>>(), state.mailbox.len())
+        };
+        (running.iter().map(|message| message.get().mail.name_text(py)).collect(), queued)
+    }
+}
+
+/// Set a future that may have been cancelled meanwhile.
+pub(crate) fn wake(py: Python<'_>, waiter: &Py<PyAny>) -> PyResult<()> {
+    if !waiter.call_method0(py, "done")?.is_truthy(py)? {
+        waiter.call_method1(py, "set_result", (py.None(),))?;
+    }
+    Ok(())
+}
+
+/// All actors of one mesh in this process, by slot.
+pub(crate) type Cells = Vec<Option<Py<Cell>>>;

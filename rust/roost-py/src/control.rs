@@ -1,0 +1,43 @@
+//! The control thread: starts procs, watches them, ends them; hands out data lanes and segments. It never takes the
+//! GIL, so nothing that Python does can look like a death or delay a kill.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `class` | the Python class `Control`; `notice` makes the tuples that it gives |
+//! | `shared` | what Python and the control thread share: two queues, two eventfds, a socket for descriptors |
+//! | `client` | the thread in a proc |
+//! | `host` | the thread in the driver, around `roost_core::agent` |
+//! | `table` | threads with a file table of their own; `tombstone` is the first use of it |
+//! | `lane` | control messages over a socket, descriptors beside them; `socket` and `memory` are below it |
+//! | `descendants`, `procfs` | finding and ending what a proc leaves behind |
+//! | `log` | the output of procs, on its way to the driver's |
+//! | `template` | what the template needs and Python's library does not have |
+//!
+//! The control thread has a **file table of its own**. What the user forks, closes or runs out of cannot touch its
+//! sockets; and no forked worker keeps a tombstone open. Descriptors for Python cross by a socket between the two
+//! tables of the one process.
+
+mod class;
+mod client;
+mod clock;
+mod descendants;
+mod door;
+mod host;
+mod lane;
+mod log;
+mod memory;
+mod notice;
+mod procfs;
+mod shared;
+mod socket;
+mod table;
+mod template;
+mod tombstone;
+
+use pyo3::prelude::*;
+
+/// Add what this module publishes.
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<class::Control>()?;
+    template::register(module)
+}

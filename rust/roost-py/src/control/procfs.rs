@@ -1,0 +1,72 @@
+//! What `/proc` says about a process.
+
+use std::fs;
+
+use roost_core::control::Exit;
+
+/// The part of `/proc/…/stat` that is needed here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stat {
+    pub(super) state: u8,
+    pub(super) parent: u32,
+    pub(super) group: u32,
+    pub(super) session: u32,
+    flags: u64,
+    /// Start time in clock ticks since boot: with the process id, a name that is not reused.
+    pub(super) start: u64,
+    exit_status: i32,
+}
+
+/// Its first thread has entered `exit`: no instruction of its program runs in that thread any more.
+const FLAG_EXITING: u64 = 0x4;
+
+impl Stat {
+    pub(super) fn of(pid: u32) -> Option<Self> {
+        Self::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    fn parse(text: &[u8]) -> Option<Self> {
+        // The name of the program, in brackets, may hold anything; what follows the last bracket is fixed.
+        let end = text.iter().rposition(|&byte| byte == b')')?;
+        let fields: Vec<&str> = std::str::from_utf8(&text[end + 1..]).ok()?.split_ascii_whitespace().collect();
+        // The first of them is field 3 of proc(5).
+        let field = |number: usize| fields.get(number - 3).copied();
+        Some(Self {
+            state: *field(3)?.as_bytes().first()?,
+            parent: field(4)?.parse().ok()?,
+            group: field(5)?.parse().ok()?,
+            session: field(6)?.parse().ok()?,
+            flags: field(9)?.parse().ok()?,
+            start: field(22)?.parse().ok()?,
+            exit_status: field(52).and_then(|text| text.parse().ok()).unwrap_or(0),
+        })
+    }
+
+    pub(super) fn is_zombie(&self) -> bool {
+        matches!(self.state, b'Z' | b'X')
+    }
+
+    /// Whether its main thread will not run again.
+    pub(super) fn is_exiting(&self) -> bool {
+        self.is_zombie() || self.flags & FLAG_EXITING != 0
+    }
+
+    /// How it ends, when it is ending.
+    pub(super) fn exit(&self) -> Exit {
+        Exit::from_wait_status(self.exit_status)
+    }
+}
+
+/// The processes of this machine, as far as they can be seen.
+pub(super) fn processes() -> impl Iterator<Item = u32> {
+    fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+/// Whether the environment that a process was started with, or that it has put in its place, has this variable.
+pub(super) fn has_variable(pid: u32, name_and_value: &[u8]) -> bool {
+    let Ok(environ) = fs::read(format!("/proc/{pid}/environ")) else { return false };
+    environ.split(|&byte| byte == 0).any(|variable| variable == name_and_value)
+}

@@ -1,0 +1,74 @@
+//! Packets over a socket pair, with descriptors beside them.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+
+/// Descriptors that one packet may carry.
+pub(super) const DESCRIPTORS_MAX: usize = 16;
+
+/// Two ends of a socket that keeps packets apart; neither blocks.
+pub(super) fn packet_pair() -> Result<(OwnedFd, OwnedFd), Errno> {
+    pair(SocketType::SEQPACKET)
+}
+
+/// Two ends of a stream; neither blocks.
+pub(super) fn stream_pair() -> Result<(OwnedFd, OwnedFd), Errno> {
+    pair(SocketType::STREAM)
+}
+
+fn pair(kind: SocketType) -> Result<(OwnedFd, OwnedFd), Errno> {
+    socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+}
+
+/// Send one packet.
+pub(super) fn send(socket: impl AsFd, packet: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        let pushed = control.push(SendAncillaryMessage::ScmRights(descriptors));
+        assert!(pushed, "a packet carries at most {DESCRIPTORS_MAX} descriptors");
+    }
+    loop {
+        match sendmsg(&socket, &[IoSlice::new(packet)], &mut control, SendFlags::NOSIGNAL) {
+            Err(Errno::INTR) => {}
+            result => return result.map(drop),
+        }
+    }
+}
+
+/// One packet that arrived in the caller's buffer.
+#[derive(Debug)]
+pub(super) struct Received {
+    /// Its length; zero is the end of the stream.
+    pub(super) length: usize,
+    pub(super) descriptors: Vec<OwnedFd>,
+    /// Descriptors got lost: the table of this process was full.
+    pub(super) descriptors_lost: bool,
+}
+
+/// Receive one packet.
+pub(super) fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Received, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let message = loop {
+        match recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            result => break result?,
+        }
+    };
+    let mut descriptors = Vec::new();
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = part {
+            descriptors.extend(rights);
+        }
+    }
+    let descriptors_lost = message.flags.contains(ReturnFlags::CTRUNC);
+    Ok(Received { length: message.bytes, descriptors, descriptors_lost })
+}

@@ -1,0 +1,243 @@
+//! `Message`: what an actor is asked to do, and the ways to answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+use roost_core::wire::ReplyStatus;
+
+use crate::cell::Cell;
+use crate::page::StartedPage;
+use crate::payload::{Payload, dump};
+
+/// Bits of a message frame's flags.
+pub(crate) mod flags {
+    /// The pickle holds (args, kwargs), not args alone.
+    pub(crate) const KEYWORDS: u8 = 1;
+    /// The caller takes values one by one.
+    pub(crate) const STREAM: u8 = 2;
+}
+
+/// One message in a mailbox.
+pub(crate) struct Mail {
+    pub(crate) sender: u64,
+    pub(crate) incarnation: u32,
+    /// The session's place in the page of started numbers; `u32::MAX` for a message from this process.
+    pub(crate) session: u32,
+    pub(crate) sequence: u64,
+    pub(crate) call: u64,
+    pub(crate) rank: u32,
+    pub(crate) flags: u8,
+    pub(crate) deadline: i64,
+    pub(crate) endpoint: Option<Py<PyAny>>,
+    /// The endpoint's name where the table has none such.
+    pub(crate) name: Option<Arc<str>>,
+    pub(crate) sizes: Option<Arc<[u8]>>,
+    pub(crate) chain: Option<Arc<[u8]>>,
+    pub(crate) payload: Payload,
+    /// Bytes of the payload, as the sender counts them against its credit.
+    pub(crate) bytes: u64,
+    pub(crate) page: Option<Arc<StartedPage>>,
+}
+
+impl Mail {
+    /// Note for the host that this message may have had an effect.
+    pub(crate) fn mark_started(&self) {
+        if let Some(page) = &self.page {
+            page.started(self.session, self.sequence);
+        }
+    }
+
+    pub(crate) fn name_text(&self, py: Python<'_>) -> String {
+        match (&self.name, &self.endpoint) {
+            (Some(name), _) => name.to_string(),
+            (None, Some(endpoint)) => endpoint.getattr(py, "name").and_then(|name| name.extract(py)).unwrap_or_default(),
+            (None, None) => String::new(),
+        }
+    }
+
+    /// The same message for another rank of a cast.
+    pub(crate) fn for_rank(&self, py: Python<'_>, rank: u32) -> Self {
+        Self {
+            rank,
+            endpoint: self.endpoint.as_ref().map(|endpoint| endpoint.clone_ref(py)),
+            name: self.name.clone(),
+            sizes: self.sizes.clone(),
+            chain: self.chain.clone(),
+            payload: self.payload.clone_ref(py),
+            page: self.page.clone(),
+            ..*self
+        }
+    }
+}
+
+/// A message that an actor handles now.
+#[pyclass(frozen, module = "roost._roost")]
+pub struct Message {
+    pub(crate) mail: Mail,
+    pub(crate) cell: Py<Cell>,
+    answered: AtomicBool,
+    cancelled: AtomicBool,
+    /// Stream items sent, and how many of them the caller has taken.
+    items: AtomicU64,
+}
+
+/// Items of a stream that may be on their way before the generator waits.
+pub(crate) const STREAM_WINDOW: u64 = 64;
+
+impl Message {
+    pub(crate) fn new(mail: Mail, cell: Py<Cell>) -> Self {
+        Self { mail, cell, answered: AtomicBool::new(false), cancelled: AtomicBool::new(false), items: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn set_cancelled(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_answered(&self) -> bool {
+        self.answered.load(Ordering::Relaxed)
+    }
+
+    /// The first answer counts.
+    fn answer(&self, py: Python<'_>, status: ReplyStatus, payload: &Payload) -> PyResult<()> {
+        if self.answered.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let cell = self.cell.get();
+        drop(cell.finished(self));
+        if self.mail.call == 0 {
+            return Ok(());
+        }
+        cell.node.get().answer(py, &self.mail, status, payload)
+    }
+}
+
+#[pymethods]
+impl Message {
+    /// The arguments: (args, kwargs or None). Raises what unpickling raised.
+    fn open<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+        let cell = self.cell.get();
+        let value = self.mail.payload.load(py, cell.node.get().hooks()?)?;
+        if self.mail.flags & flags::KEYWORDS == 0 {
+            return Ok((value, py.None().into_bound(py)));
+        }
+        let pair = value.cast::<PyTuple>()?;
+        Ok((pair.get_item(0)?, pair.get_item(1)?))
+    }
+
+    /// Answer with a value. A value that cannot be sent raises, and the message is still to be answered.
+    fn reply(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        if self.mail.call == 0 || self.is_answered() {
+            self.answered.store(true, Ordering::Relaxed);
+            drop(self.cell.get().finished(self));
+            return Ok(());
+        }
+        let node = self.cell.get().node.get();
+        let payload = dump(py, node.hooks()?, value)?;
+        node.check_size(py, &payload)?;
+        self.answer(py, ReplyStatus::Value, &payload)
+    }
+
+    /// Answer with an error: bytes of `roost.serialize.dump_exception`.
+    fn reply_error(&self, py: Python<'_>, error: Py<PyBytes>) -> PyResult<()> {
+        self.answer(py, ReplyStatus::Error, &Payload::plain(error))
+    }
+
+    /// Give one value of a stream. The number of items sent so far, this one included.
+    fn item(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<u64> {
+        if self.is_answered() {
+            return Err(PyRuntimeError::new_err("the stream has ended"));
+        }
+        let node = self.cell.get().node.get();
+        let payload = dump(py, node.hooks()?, value)?;
+        node.check_size(py, &payload)?;
+        node.answer(py, &self.mail, ReplyStatus::Item, &payload)?;
+        Ok(self.items.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// End a stream.
+    fn end(&self, py: Python<'_>) -> PyResult<()> {
+        let empty = Payload::plain(PyBytes::new(py, b"").unbind());
+        self.answer(py, ReplyStatus::End, &empty)
+    }
+
+    /// Give no answer: the caller cancelled.
+    fn drop(&self) {
+        if !self.answered.swap(true, Ordering::Relaxed) {
+            drop(self.cell.get().finished(self));
+        }
+    }
+
+    /// The endpoint called, or None when the class has none of that name.
+    #[getter]
+    fn endpoint(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.mail.endpoint.as_ref().map(|endpoint| endpoint.clone_ref(py))
+    }
+
+    #[getter]
+    fn name(&self, py: Python<'_>) -> String {
+        self.mail.name_text(py)
+    }
+
+    #[getter]
+    fn has_caller(&self) -> bool {
+        self.mail.call != 0
+    }
+
+    #[getter]
+    fn wants_stream(&self) -> bool {
+        self.mail.flags & flags::STREAM != 0
+    }
+
+    #[getter]
+    fn answered(&self) -> bool {
+        self.is_answered()
+    }
+
+    #[getter]
+    fn cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    #[getter]
+    fn sender(&self) -> u64 {
+        self.mail.sender
+    }
+
+    #[getter]
+    fn call(&self) -> u64 {
+        self.mail.call
+    }
+
+    /// The rank inside the slice that the message was sent to.
+    #[getter]
+    fn rank(&self) -> u32 {
+        self.mail.rank
+    }
+
+    /// The sizes of that slice, as the sender encoded them.
+    #[getter]
+    fn sizes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, self.mail.sizes.as_deref().unwrap_or_default())
+    }
+
+    /// When the caller's deadline is, in ns of the monotonic clock; 0 for none.
+    #[getter]
+    fn deadline(&self) -> i64 {
+        self.mail.deadline
+    }
+
+    /// The actor's runner.
+    #[getter]
+    fn runner(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.cell.get().runner(py)
+    }
+
+    /// The pickled payload itself, for Roost's own messages.
+    #[getter]
+    fn payload(&self, py: Python<'_>) -> Py<PyBytes> {
+        self.mail.payload.pickle.clone_ref(py)
+    }
+}

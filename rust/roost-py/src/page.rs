@@ -1,0 +1,49 @@
+//! The page of started numbers: what the host reads after this proc's death, to tell senders what was surely not started.
+
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// Sessions that one page has room for; the agent hands slots out in order, and round again after the last.
+pub(crate) const SLOTS: u32 = 8192;
+const BYTES: usize = SLOTS as usize * 8;
+
+/// One shared page of counters, one a session.
+pub(crate) struct StartedPage {
+    counters: NonNull<AtomicU64>,
+}
+
+// SAFETY: the page is only touched through atomics, which any thread may use; it is unmapped when the last owner drops it.
+unsafe impl Send for StartedPage {}
+// SAFETY: as above.
+unsafe impl Sync for StartedPage {}
+
+impl StartedPage {
+    /// Map the page that the host made.
+    pub(crate) fn map(fd: &OwnedFd) -> rustix::io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory that is in use. The host made the file
+        // with at least BYTES bytes and sealed it against shrinking.
+        let address = unsafe { mmap(std::ptr::null_mut(), BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0)? };
+        NonNull::new(address.cast()).map(|counters| Self { counters }).ok_or(rustix::io::Errno::NOMEM)
+    }
+
+    /// A message of this session starts.
+    pub(crate) fn started(&self, session: u32, sequence: u64) {
+        if session < SLOTS {
+            // SAFETY: `session` is below the number of counters in the mapping, which lives as long as `self`; an all-zero or
+            // any other bit pattern is a valid AtomicU64, and the mapping is page-aligned.
+            let counter = unsafe { self.counters.add(session as usize).as_ref() };
+            counter.fetch_max(sequence, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for StartedPage {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `map` with this length, and nobody holds a reference into it any more.
+        let unmapped = unsafe { munmap(self.counters.as_ptr().cast(), BYTES) };
+        debug_assert!(unmapped.is_ok());
+    }
+}

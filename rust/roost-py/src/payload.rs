@@ -1,0 +1,148 @@
+//! Values on their way: pickled bytes, and the large parts that travel beside them.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyByteArray, PyBytes, PyFloat, PyInt, PyList, PyString, PyTuple};
+
+use crate::hooks::Hooks;
+
+/// Bytes from this size on leave the pickle and travel as a part of their own (as `roost.serialize` has it).
+const PART_BYTES_MIN: usize = 32 * 1024;
+
+/// A pickled value with its parts, captured: whatever the sender does to its tensors afterwards, this stays as it is.
+pub(crate) struct Payload {
+    pub(crate) pickle: Py<PyBytes>,
+    pub(crate) parts: Option<Vec<Part>>,
+}
+
+/// One large part.
+pub(crate) enum Part {
+    /// Bytes that travel in the frame.
+    Inline(Py<PyAny>),
+    /// A place in a shared segment.
+    Segment(SegmentPart),
+}
+
+/// Where in shared memory a part lies.
+#[derive(Clone, Copy)]
+pub(crate) struct SegmentPart {
+    pub(crate) segment: u64,
+    pub(crate) generation: u32,
+    pub(crate) offset: u64,
+    pub(crate) length: u64,
+}
+
+impl Part {
+    fn clone_ref(&self, py: Python<'_>) -> Self {
+        match self {
+            Self::Inline(bytes) => Self::Inline(bytes.clone_ref(py)),
+            Self::Segment(place) => Self::Segment(*place),
+        }
+    }
+}
+
+impl Payload {
+    /// A payload without parts.
+    pub(crate) fn plain(pickle: Py<PyBytes>) -> Self {
+        Self { pickle, parts: None }
+    }
+
+    pub(crate) fn clone_ref(&self, py: Python<'_>) -> Self {
+        Self {
+            pickle: self.pickle.clone_ref(py),
+            parts: self.parts.as_ref().map(|parts| parts.iter().map(|part| part.clone_ref(py)).collect()),
+        }
+    }
+
+    /// A copy for a receiver in this very process: large parts are its own to write.
+    pub(crate) fn private(&self, py: Python<'_>) -> Self {
+        let own = |part: &Part| match part {
+            Part::Inline(bytes) => match bytes.bind(py).cast::<PyBytes>() {
+                Ok(bytes) => Part::Inline(PyByteArray::new(py, bytes.as_bytes()).into_any().unbind()),
+                Err(_) => Part::Inline(bytes.clone_ref(py)),
+            },
+            Part::Segment(place) => Part::Segment(*place),
+        };
+        Self { pickle: self.pickle.clone_ref(py), parts: self.parts.as_ref().map(|parts| parts.iter().map(own).collect()) }
+    }
+
+    /// Bytes of the pickle and of all parts, shared memory too.
+    pub(crate) fn size(&self, py: Python<'_>) -> usize {
+        let parts: usize = self.parts.iter().flatten().map(|part| part.size(py)).sum();
+        self.pickle.as_bytes(py).len() + parts
+    }
+
+    /// Unpickle.
+    pub(crate) fn load<'py>(&self, py: Python<'py>, hooks: &Hooks) -> PyResult<Bound<'py, PyAny>> {
+        match &self.parts {
+            None => hooks.loads.bind(py).call1((&self.pickle,)),
+            Some(parts) => {
+                let buffers = PyList::empty(py);
+                for part in parts {
+                    match part {
+                        Part::Inline(bytes) => buffers.append(bytes)?,
+                        Part::Segment(place) => buffers.append(hooks.view_segment(py, place)?)?,
+                    }
+                }
+                hooks.loads_parts.bind(py).call1((&self.pickle, buffers))
+            }
+        }
+    }
+}
+
+impl Part {
+    fn size(&self, py: Python<'_>) -> usize {
+        match self {
+            Self::Inline(bytes) => bytes.bind(py).len().unwrap_or(0),
+            Self::Segment(place) => usize::try_from(place.length).unwrap_or(usize::MAX),
+        }
+    }
+}
+
+/// Pickle one value: plain builtins straight away, anything else through `roost.serialize`.
+pub(crate) fn dump(py: Python<'_>, hooks: &Hooks, value: &Bound<'_, PyAny>) -> PyResult<Payload> {
+    if is_plain(value) {
+        return dump_plain(py, hooks, value);
+    }
+    from_serialize(&hooks.dumps_parts.bind(py).call1((value,))?)
+}
+
+/// Pickle what is known to be plain.
+pub(crate) fn dump_plain(py: Python<'_>, hooks: &Hooks, value: &Bound<'_, PyAny>) -> PyResult<Payload> {
+    let pickle = hooks.dumps.bind(py).call1((value, 5))?;
+    Ok(Payload::plain(pickle.cast_into::<PyBytes>()?.unbind()))
+}
+
+/// What `roost.serialize.dumps` gives: bytes, or a pair of bytes and captured parts.
+pub(crate) fn from_serialize(dumped: &Bound<'_, PyAny>) -> PyResult<Payload> {
+    if let Ok(bytes) = dumped.cast_exact::<PyBytes>() {
+        return Ok(Payload::plain(bytes.clone().unbind()));
+    }
+    let pair = dumped.cast::<PyTuple>()?;
+    let pickle = pair.get_item(0)?.cast_into::<PyBytes>()?.unbind();
+    let mut parts = Vec::new();
+    for part in pair.get_item(1)?.try_iter()? {
+        let part = part?;
+        parts.push(match part.extract::<(u64, u32, u64, u64)>() {
+            Ok((segment, generation, offset, length)) => Part::Segment(SegmentPart { segment, generation, offset, length }),
+            Err(_) => Part::Inline(part.unbind()),
+        });
+    }
+    Ok(Payload { pickle, parts: Some(parts) })
+}
+
+/// A builtin value that pickles to itself and carries nothing that `roost.serialize` would treat specially.
+#[inline]
+pub(crate) fn is_plain(value: &Bound<'_, PyAny>) -> bool {
+    value.is_none()
+        || value.is_exact_instance_of::<PyInt>()
+        || value.is_exact_instance_of::<PyString>()
+        || value.is_exact_instance_of::<PyFloat>()
+        || value.is_exact_instance_of::<PyBool>()
+        || value.cast_exact::<PyBytes>().is_ok_and(|bytes| bytes.as_bytes().len() < PART_BYTES_MIN)
+}
+
+/// Whether every argument is plain.
+#[inline]
+pub(crate) fn all_plain(args: &Bound<'_, PyTuple>) -> bool {
+    args.iter_borrowed().all(|arg| is_plain(&arg))
+}

@@ -1,0 +1,96 @@
+//! Calls whose replies are still to come.
+
+use pyo3::prelude::*;
+
+use crate::outgoing::Outgoing;
+use crate::targets::Targets;
+
+/// A sequence number that was not given yet: the message still waits here.
+pub(crate) const UNSENT: u64 = u64::MAX;
+
+/// One call in flight.
+pub(crate) struct Pending {
+    /// A `Reply`, a `GatheredReply` or a `StreamSink`.
+    pub(crate) sink: Py<PyAny>,
+    pub(crate) answers: Answers,
+    /// Kept while the receiver may be restarted and sent it again.
+    pub(crate) again: Option<Outgoing>,
+}
+
+/// What has been answered.
+pub(crate) enum Answers {
+    /// One rank: the usual call.
+    One { proc: u64, sequence: u64 },
+    /// Every rank of a mesh, or a stream.
+    Many {
+        targets: Py<Targets>,
+        /// One a place of `targets`.
+        sequences: Vec<u64>,
+        /// By rank.
+        answered: Vec<bool>,
+        remaining: u32,
+    },
+}
+
+/// The ranks of one call that a proc's death leaves without an answer.
+pub(crate) struct Orphans {
+    pub(crate) sink: Py<PyAny>,
+    /// Empty for a call to one rank.
+    pub(crate) ranks: Vec<u32>,
+    /// Whether the dead proc may have started it.
+    pub(crate) maybe_executed: bool,
+}
+
+impl Pending {
+    /// Note that a rank answered for good. Whether nothing more can come.
+    pub(crate) fn answered(&mut self, rank: u32) -> bool {
+        match &mut self.answers {
+            Answers::One { .. } => true,
+            Answers::Many { answered, remaining, .. } => {
+                if let Some(one) = answered.get_mut(rank as usize) {
+                    if !*one {
+                        *one = true;
+                        *remaining -= 1;
+                    }
+                }
+                *remaining == 0
+            }
+        }
+    }
+
+    /// Note the sequence number under which the message to `proc` left.
+    pub(crate) fn sent(&mut self, to: u64, number: u64) {
+        match &mut self.answers {
+            Answers::One { sequence, .. } => *sequence = number,
+            Answers::Many { targets, sequences, .. } => {
+                for (place, sequence) in targets.get().places.iter().zip(sequences) {
+                    if place.proc.get() == to {
+                        *sequence = number;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Which ranks on `dead` are not answered, and under which number the message left; None when none are.
+    pub(crate) fn on(&self, dead: u64) -> Option<(Vec<u32>, u64)> {
+        match &self.answers {
+            Answers::One { proc, sequence } => (*proc == dead).then(|| (Vec::new(), *sequence)),
+            Answers::Many { targets, sequences, answered, .. } => {
+                let places = targets.get().places.iter().zip(sequences);
+                let (place, sequence) = places.into_iter().find(|(place, _)| place.proc.get() == dead)?;
+                let open = |rank: &u32| !answered.get(*rank as usize).copied().unwrap_or(true);
+                let ranks: Vec<u32> = place.ranks().into_iter().filter(open).collect();
+                (!ranks.is_empty()).then_some((ranks, *sequence))
+            }
+        }
+    }
+
+    /// The procs that the message went to.
+    pub(crate) fn procs(&self) -> Vec<u64> {
+        match &self.answers {
+            Answers::One { proc, .. } => vec![*proc],
+            Answers::Many { targets, .. } => targets.get().places.iter().map(|place| place.proc.get()).collect(),
+        }
+    }
+}
