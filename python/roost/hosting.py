@@ -35,7 +35,7 @@ def pack_spawn(handle: ActorMesh, args: tuple[Any, ...], kwargs: dict[str, Any],
 class HostedMesh:
     """The actors of one mesh in this process: made together, each with its own life."""
 
-    __slots__ = ("_construct", "_news", "cells", "cleanup_timeout_s", "endpoints", "handle", "id", "order", "owner", "runners", "runtime", "sizes")
+    __slots__ = ("_construct", "_news", "_ranks", "cells", "cleanup_timeout_s", "endpoints", "handle", "id", "order", "owner", "runners", "runtime", "sizes")
 
     def __init__(self, runtime: Runtime, mesh: int, owner: int, payload: bytes, ranks: Ranks) -> None:
         self.runtime = runtime
@@ -49,6 +49,7 @@ class HostedMesh:
         # News for the owner, sent together once a loop turn: 1,000 actors that come up are one message.
         self._news: list[tuple[str, int, str, bytes | None]] = []
         slots = [slot for slot, _ in ranks]
+        self._ranks = dict(ranks)
         self.cells: list[Cell] = runtime.node.host(mesh, slots, self.endpoints)
         self.runners: dict[int, Runner] = {}
         for cell, (_, rank) in zip(self.cells, ranks, strict=True):
@@ -144,9 +145,14 @@ class HostedMesh:
     def warn(self, text: str) -> None:
         _logger.warning("%s", text)
 
-    def stop(self, ranks: list[int], reason: str) -> None:
-        """Stop some of the actors."""
-        for rank in ranks:
+    def stop_slots(self, slots: list[int], reason: str) -> None:
+        """Stop the actors in these slots; one that has ended is told of again."""
+        for slot in slots:
+            rank = self._ranks.get(slot)
+            if rank is None:
+                continue
             runner = self.runners.get(rank)
             if runner is not None:
                 runner.stop(reason)
+            else:
+                self._tell("stopped", rank, reason, None)

@@ -6,11 +6,14 @@ A handle is an address: it owns nothing, pickles small, and outlives restarts. T
 from __future__ import annotations
 
 import random
+import typing
+import weakref
 from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from roost import runtime as _runtime
 from roost._roost import Targets, Verb
+from roost.endpoint import Actor, Endpoint
 from roost.failure import State
 from roost.reply import GatheredReply, Reply, Stream, StreamSink
 from roost.shape import Point, Selection, Shape, ValueMesh
@@ -280,6 +283,10 @@ class ActorMesh(Mesh):
             _runtime.current().note_procs(self._on)
         return targets
 
+    def _dense(self) -> Shape:
+        """The shape of the answers: this slice's dimensions, as a whole of their own."""
+        return self._shape if self._shape == self._whole else Shape(self._shape.sizes)
+
     def _name_of(self, rank: int) -> str:
         """A rank of this slice by its name in the whole mesh: `workers[gpus=3]`."""
         return rank_name(self._name, self._whole.point(self._shape.base_rank(rank)))
@@ -362,7 +369,7 @@ def check_timeout(timeout: float | None) -> float | None:
     return timeout
 
 
-class BoundEndpoint:
+class BoundEndpoint(Endpoint[..., Any]):
     """An endpoint on a mesh: `mesh.step`. Its verbs send when they are called, not when the reply is awaited."""
 
     # The verbs are made in Rust at first use and kept in the slots of their names.
@@ -387,13 +394,6 @@ class BoundEndpoint:
         setattr(self, name, verb)
         return verb
 
-    def __call__(self, *args: object, **kwargs: object) -> None:
-        name = self._info.name
-        raise TypeError(
-            f"{self._mesh._name}.{name}(…) is on a mesh: say how to send it, as {name}.call(…) or "
-            f"{name}.call_one(…), {name}.choose(…), {name}.stream(…), {name}.broadcast(…)"
-        )
-
     def choose(self, *args: Any, **kwargs: Any) -> Reply[Any]:
         """Call one live rank: the less loaded of two picked at random."""
         mesh = self._mesh
@@ -414,6 +414,28 @@ class BoundEndpoint:
 
     def __repr__(self) -> str:
         return f"<endpoint {self._info.name} of {self._mesh!r}>"
+
+
+def check_actor_class(actor: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> type:
+    """The class to spawn, when its constructor takes these arguments."""
+    import inspect
+
+    kind = typing.get_origin(actor) or actor
+    if not isinstance(kind, type) or not issubclass(kind, Actor):
+        raise TypeError(f"spawn({name!r}, {actor!r}): give a class that derives from roost.Actor, and its arguments after it")
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"spawn({name!r}, …): the first argument is the mesh's name")
+    try:
+        signature = _signatures.get(kind)
+        if signature is None:
+            signature = _signatures[kind] = inspect.signature(kind)
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{kind.__qualname__}{signature or '(…)'}: {error}") from None
+    return kind
+
+
+_signatures: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyDictionary()
 
 
 class Each(Generic[A]):

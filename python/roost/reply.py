@@ -7,12 +7,13 @@ A `Reply` is an `asyncio.Future` (so `asyncio.wait`, `gather` and `shield` take 
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from roost.errors import BlockingWaitError, CallTimeoutError, MeshError
+from roost.errors import BlockingWaitError, CallTimeoutError, MeshError, RemoteError
 
 if TYPE_CHECKING:
     from roost.shape import Point, ValueMesh
@@ -22,6 +23,12 @@ __all__ = ["Broadcast", "Reply", "Stream", "as_completed"]
 R = TypeVar("R")
 
 
+def _running() -> Any:
+    # Not imported at the top: the runtime makes replies.
+    module = sys.modules.get("roost.runtime")
+    return None if module is None else module.running()
+
+
 class Reply(asyncio.Future[R]):
     """The answer to come of one call.
 
@@ -29,16 +36,13 @@ class Reply(asyncio.Future[R]):
     cancelled. Plain scripts and worker threads wait with `result(timeout)`.
     """
 
-    __slots__ = ("_call", "_closing", "_deadline_timer", "_runtime", "_waited")
+    __slots__ = ("_call", "_waited")
 
     # Set by whoever sends the call; absent on a reply that stands for local work.
     _call: int
-    _runtime: Any
     # True once a task awaits the future itself: later awaits get an inner future each, so that a time-out around one of them
     # cannot cancel the others.
     _waited: bool
-    _deadline_timer: asyncio.TimerHandle
-    _closing: bool
 
     def __await__(self) -> Generator[Any, None, R]:
         if self.done():
@@ -76,7 +80,7 @@ class Reply(asyncio.Future[R]):
         """Cancel the call: a queued message is dropped, a running `async` endpoint is cancelled."""
         if self.done():
             return False
-        runtime = getattr(self, "_runtime", None)
+        runtime = _running()
         if runtime is not None:
             runtime.cancel_call(self)
         return super().cancel(msg)
@@ -160,7 +164,7 @@ class FailedReply(Reply[R]):
         unheard = self._log_traceback  # type: ignore[attr-defined]
         if unheard:
             self._log_traceback = False
-        runtime = getattr(self, "_runtime", None)
+        runtime = _running()
         if runtime is not None:
             error = asyncio.Future.exception(self)
             if error is not None:
@@ -179,16 +183,16 @@ def fail_reply(reply: Reply[Any], error: BaseException) -> None:
 class GatheredReply(Reply[R]):
     """The reply of a call to a mesh: values by rank, or one `MeshError` as soon as the first rank fails."""
 
-    __slots__ = ("_everything", "_failed", "_missing", "_point", "_remaining", "_values", "_wrap")
+    __slots__ = ("_everything", "_failed", "_mesh", "_point", "_remaining", "_values", "_wrap")
 
-    def begin(self, size: int, wrap: Callable[[list[Any]], Any], point: Callable[[int], Point]) -> None:
-        """Say what is awaited: how many ranks, what to make of their values, and each rank's point."""
+    def begin(self, size: int, wrap: Callable[[list[Any]], Any], point: Callable[[int], Point], mesh: str) -> None:
+        """Say what is awaited: how many ranks, what to make of their values, each rank's point, and the mesh's name."""
+        self._mesh = mesh
         self._values: list[Any] = [None] * size
         self._remaining = size
         self._wrap = wrap
         self._point = point
         self._failed: MeshError | None = None
-        self._missing: set[int] | None = None
         self._everything: asyncio.Future[None] | None = None
 
     def rank_value(self, rank: int, value: object) -> None:
@@ -202,10 +206,15 @@ class GatheredReply(Reply[R]):
         for rank, error in errors:
             self._values[rank] = error
         if self._failed is None:
-            self._failed = MeshError.of(named)
+            count = len(named)
+            self._failed = MeshError(
+                f"{count} of {len(self._values)} ranks of {self._mesh} failed" if len(self._values) > 1 else f"{self._mesh} failed",
+                [error if isinstance(error, Exception) else RemoteError(type(error).__name__, str(error)) for _, error in named],
+                [point for point, _ in named],
+            )
             fail_gathered(self, self._failed)
         else:
-            self._failed.later.extend(named)
+            self._failed.later.extend(error for _, error in named if isinstance(error, Exception))
         for _ in errors:
             self._account()
 
@@ -241,7 +250,7 @@ class GatheredReply(Reply[R]):
         unheard = self._log_traceback  # type: ignore[attr-defined]
         if unheard:
             self._log_traceback = False
-        runtime = getattr(self, "_runtime", None)
+        runtime = _running()
         if runtime is not None and self._failed is not None:
             runtime.reply_dropped(self._failed, heard=not unheard)
 
@@ -252,7 +261,7 @@ def fail_gathered(reply: GatheredReply[Any], error: BaseException) -> None:
         reply.set_exception(error)
 
 
-class Broadcast(Generic[R]):
+class Broadcast:
     """What `broadcast` gives when there was no room at once: await it to wait for room, or ignore it."""
 
     __slots__ = ("_room",)

@@ -330,6 +330,16 @@ class Runner:
             self.task.cancel()
         self._close_threads()
 
+    def fail(self, error: BaseException, during: str) -> None:
+        """Something that this actor is responsible for failed, and it did not handle that."""
+        self._end(error, during)
+
+    def owns(self, mesh: Any) -> None:
+        """This actor spawned a mesh, which ends with it."""
+        if self.meshes is None:
+            self.meshes = []
+        self.meshes.append(mesh)
+
     async def _finish(self) -> None:
         if self._concurrent:
             await asyncio.wait(list(self._concurrent))

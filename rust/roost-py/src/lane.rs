@@ -373,6 +373,7 @@ impl State {
         if let Some(peer) = self.peers.get_mut(&proc) {
             peer.bound.leave(message.bytes);
         }
+        self.made_room(actions);
         let call = message.call;
         if let Ok(crate::peer::Sent::Number(number)) = self.send(py, proc, message, true, actions) {
             if let Some(pending) = self.pending.get_mut(&call) {
@@ -409,6 +410,7 @@ impl State {
                 }
             }
         }
+        self.made_room(actions);
         for (call, number) in sent {
             if let Some(pending) = self.pending.get_mut(&call) {
                 pending.sent(proc, number);

@@ -59,6 +59,8 @@ pub(crate) struct State {
     /// Messages for meshes that are not here yet.
     pub(crate) early: HashMap<u64, Vec<(u32, Mail)>>,
     pub(crate) queue: Amount,
+    /// Futures of broadcasts that wait for room.
+    pub(crate) room: Vec<Py<PyAny>>,
     /// Names and sizes seen on messages, shared between them.
     pub(crate) last_sizes: Arc<[u8]>,
 }
@@ -295,10 +297,16 @@ impl State {
         }
     }
 
+    /// Somebody waits no longer: whoever waits for room looks again.
+    pub(crate) fn made_room(&mut self, actions: &mut Vec<Action>) {
+        actions.extend(self.room.drain(..).map(Action::Wake));
+    }
+
     /// Put a message that waited into the session, or hold it back again.
     pub(crate) fn send_held(&mut self, py: Python<'_>, proc: u64, message: Outgoing, actions: &mut Vec<Action>) {
         let Some(peer) = self.peers.get_mut(&proc) else { return };
         peer.bound.leave(message.bytes);
+        self.made_room(actions);
         let call = message.call;
         match self.send(py, proc, message, false, actions) {
             Ok(Sent::Number(number)) => {
@@ -397,6 +405,7 @@ impl Node {
             early: HashMap::new(),
             queue: Amount { messages: limit("queue_messages_max")?, bytes: limit("queue_bytes_max")? },
             last_sizes: Arc::from([]),
+            room: Vec::new(),
         };
         Ok(Self {
             state: Mutex::new(state),
@@ -631,6 +640,53 @@ impl Node {
     /// Calls in flight to a proc: how loaded it is, as far as this process knows.
     fn load(&self, proc: u64) -> usize {
         self.lock().pending.values().filter(|pending| pending.on(proc).is_some()).count()
+    }
+
+    /// These ranks of a call were answered here, since their procs are gone.
+    fn settle(&self, py: Python<'_>, call: u64, ranks: Vec<u32>) -> PyResult<()> {
+        let mut actions = Vec::new();
+        {
+            let mut state = self.lock();
+            let Some(pending) = state.pending.get_mut(&call) else { return Ok(()) };
+            let mut last = false;
+            for rank in ranks {
+                last = pending.answered(rank);
+            }
+            if last {
+                if let Some(pending) = state.pending.remove(&call) {
+                    actions.push(Action::Drop(vec![pending.sink]));
+                }
+            }
+        }
+        self.act(py, actions)
+    }
+
+    /// The incarnation that this process last had a connection to.
+    fn incarnation_of(&self, proc: u64) -> u32 {
+        self.lock().peers.get(&proc).map_or(0, |peer| peer.incarnation)
+    }
+
+    /// The proc on which a rank of a call in flight lives.
+    fn proc_of(&self, call: u64, rank: u32) -> Option<u64> {
+        let state = self.lock();
+        match &state.pending.get(&call)?.answers {
+            crate::pending::Answers::One { proc, .. } => Some(*proc),
+            crate::pending::Answers::Many { targets, .. } => {
+                let places = &targets.get().places;
+                places.iter().find(|place| place.ranks().contains(&rank)).map(|place| place.proc.get())
+            }
+        }
+    }
+
+    /// Whether messages wait here on their way to a proc.
+    fn waits(&self, proc: u64) -> bool {
+        let state = self.lock();
+        state.peers.get(&proc).is_some_and(|peer| !peer.backlog.is_empty() || peer.link.as_ref().is_some_and(Link::waits))
+    }
+
+    /// Set this future the next time that a message which waited has left.
+    fn when_room(&self, future: Py<PyAny>) {
+        self.lock().room.push(future);
     }
 
     /// Write what was collected in this turn of the loop.

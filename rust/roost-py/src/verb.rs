@@ -133,6 +133,22 @@ impl Verb {
         self.mode == Mode::Broadcast
     }
 
+    #[getter]
+    fn is_stream(&self) -> bool {
+        self.mode == Mode::Stream
+    }
+
+    /// The reply of a call that another thread makes.
+    fn new_sink(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.make_sink(py, self.node.get().hooks()?)
+    }
+
+    /// Send what another thread packed, on the loop's thread; `sink` is None for a broadcast.
+    fn send_packed(&self, py: Python<'_>, sink: Option<Py<PyAny>>, packed: Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        let node = self.node.get();
+        self.send(py, node, node.hooks()?, sink, Packed::from_python(packed)?)
+    }
+
     /// The procs that the message goes to.
     #[getter]
     fn procs(&self) -> Vec<u64> {
@@ -178,13 +194,8 @@ impl Verb {
         let deadline = self.deadline(py, node, hooks)?;
         let sink = match (self.mode, sink) {
             (Mode::Broadcast, _) => None,
-            (Mode::CallOne, _) => Some(hooks.new_reply(py)?),
             (_, Some(sink)) => Some(sink),
-            (_, None) => {
-                let reply = hooks.new_gathered_reply(py)?;
-                hooks.begin.call1(py, (&reply, &self.mesh))?;
-                Some(reply)
-            }
+            (_, None) => Some(self.make_sink(py, hooks)?),
         };
         let mut actions = Vec::new();
         let mut outcome = Outcome::default();
@@ -217,6 +228,15 @@ impl Verb {
             hooks.bounded.call1(py, (&sink, call, deadline))?;
         }
         Ok(sink)
+    }
+
+    fn make_sink(&self, py: Python<'_>, hooks: &Hooks) -> PyResult<Py<PyAny>> {
+        if self.mode == Mode::CallOne {
+            return hooks.new_reply(py);
+        }
+        let reply = hooks.new_gathered_reply(py)?;
+        hooks.begin.call1(py, (&reply, &self.mesh))?;
+        Ok(reply)
     }
 
     /// When this call ends unanswered: its own time-out, or the deadline of the message that is being handled.

@@ -1,0 +1,57 @@
+"""Roost: an asyncio-native actor framework for GPU clusters.
+
+One program spawns meshes of actors over processes and hosts, awaits their endpoints, hears of every failure as an exception,
+and restarts what died in place.
+"""
+
+from roost._roost import __version__
+from roost.channel import Accumulator, Channel, Port, PortReceiver
+from roost.config import Config, configure
+from roost.context import Context, context
+from roost.endpoint import Actor, Endpoint, endpoint
+from roost.errors import ActorDied, CallTimeoutError, DeadlockError, MeshError, RoostError
+from roost.failure import Bind, DeadLetter, Event, Failure, Probe, Restart, State
+from roost.mesh import HostMesh, ProcMesh, each
+from roost.reply import Broadcast, Reply, Stream, as_completed
+from roost.running import handle, run, this_host, this_proc
+from roost.shape import Point, ValueMesh
+
+__all__ = [
+    "Accumulator",
+    "Actor",
+    "ActorDied",
+    "Bind",
+    "Broadcast",
+    "CallTimeoutError",
+    "Channel",
+    "Config",
+    "Context",
+    "DeadLetter",
+    "DeadlockError",
+    "Endpoint",
+    "Event",
+    "Failure",
+    "HostMesh",
+    "MeshError",
+    "Point",
+    "Port",
+    "PortReceiver",
+    "Probe",
+    "ProcMesh",
+    "Reply",
+    "Restart",
+    "RoostError",
+    "State",
+    "Stream",
+    "ValueMesh",
+    "__version__",
+    "as_completed",
+    "configure",
+    "context",
+    "each",
+    "endpoint",
+    "handle",
+    "run",
+    "this_host",
+    "this_proc",
+]

@@ -1,0 +1,187 @@
+"""What the data lane asks Python to do about calls: pack arguments, make errors of answers, say who is gone."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from roost import serialize
+from roost.errors import ActorDied, MessageTooLargeError, PeerLostError, StoppedError
+from roost.mesh import ActorMesh, Each
+from roost.reply import Broadcast, GatheredReply, Reply, fail_reply
+from roost.shape import ValueMesh
+
+if TYPE_CHECKING:
+    from roost._roost import Verb
+    from roost.failure import Failure
+    from roost.runtime import Runtime
+
+__all__ = ["Calls"]
+
+_logger = logging.getLogger("roost")
+
+KEYWORDS = 1
+ERROR, DROPPED = 1, 4
+# Errors that may be the echo of a peer's death, which is better told as that death.
+_ECHOES = (OSError, EOFError)
+
+
+class Calls:
+    """The call side of a runtime: one for each process."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+
+    # Sending -----------------------------------------------------------------------------------------------------------
+    def pack(self, verb: Verb, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        """Check and pickle arguments that are not all plain."""
+        endpoint = verb.endpoint
+        kwargs = kwargs or {}
+        endpoint.bind(args, kwargs)
+        if any(type(value) is Each for value in (*args, *kwargs.values())):
+            return self._pack_each(verb, args, kwargs)
+        return self._dump(verb, args, kwargs)
+
+    def _dump(self, verb: Verb, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, int]:
+        try:
+            dumped = serialize.dump_call(args, kwargs)
+        except Exception as error:
+            names = [name for name in verb.endpoint.signature.parameters]
+            raise serialize.explain(error, verb.endpoint.qualname, args, kwargs, names) from error
+        return self.runtime.capture(dumped, verb.procs), KEYWORDS if kwargs else 0
+
+    def _pack_each(self, verb: Verb, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        size = verb.targets.size
+        for value in (*args, *kwargs.values()):
+            if type(value) is Each and len(value.values) != size:
+                raise ValueError(f"each() has {len(value.values)} values for {size} ranks of {verb.mesh._name}: give one a rank")
+
+        def at(value: Any, rank: int) -> Any:
+            return value.values[rank] if type(value) is Each else value
+
+        return [
+            self._dump(verb, tuple(at(value, rank) for value in args), {name: at(value, rank) for name, value in kwargs.items()})
+            for rank in range(size)
+        ]
+
+    def begin(self, reply: GatheredReply[Any], mesh: ActorMesh) -> None:
+        """Prepare the reply of a call to a mesh."""
+        shape = mesh._dense()
+        reply.begin(len(shape), lambda values: ValueMesh._of(shape, tuple(values)), shape.point, mesh._name)
+
+    def elsewhere(self, verb: Verb, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        """A verb used on another thread: arguments are captured here, the rest happens on the loop."""
+        runtime = self.runtime
+        if runtime.loop.is_closed():
+            raise RuntimeError("the event loop that roost ran on is closed; use roost from a running loop")
+        return runtime.call_from_thread(verb, args, kwargs or {})
+
+    def too_large(self, size: int) -> None:
+        """A message passes the limit."""
+        raise MessageTooLargeError(size, self.runtime.config.message_bytes_max, "message_bytes_max")
+
+    def bounded(self, reply: Any, call: int, deadline: int) -> None:
+        """A call has a deadline, in ns of the monotonic clock."""
+        left = (deadline - time.monotonic_ns()) / 1e9
+        timer = self.runtime.loop.call_later(max(0.0, left), self._expired, reply, call, left)
+        reply.add_done_callback(lambda _: timer.cancel()) if isinstance(reply, Reply) else None
+
+    def _expired(self, reply: Any, call: int, timeout: float) -> None:
+        from roost.errors import CallTimeoutError
+
+        error = CallTimeoutError(f"no reply within {timeout:.3g} s")
+        if isinstance(reply, Reply):
+            if not reply.done():
+                self.runtime.node.cancel(call)
+                fail_reply(reply, error)
+        elif reply.live:
+            self.runtime.node.cancel(call)
+            reply.rank_errors([(rank, error) for rank in sorted(reply.live)])
+
+    def room(self, mesh: ActorMesh) -> Broadcast:
+        """What a broadcast gives that had to wait: an awaitable that is done when messages to the mesh flow again."""
+        return Broadcast(self.runtime.wait_for_room(mesh))
+
+    # Answers that are not values -------------------------------------------------------------------------------------------
+    def errored(self, sink: Any, rank: int, status: int, payload: bytes) -> None:
+        """An endpoint raised, or its actor did not take the message."""
+        if status == DROPPED:
+            self.fail(sink, rank, self._dropped(payload))
+            return
+        note, dumped = pickle.loads(payload)
+        error = serialize.load_exception(dumped, note)
+        if isinstance(error, _ECHOES) and not isinstance(error, (ActorDied, TimeoutError)):
+            # A death that explains it may be on its way; it is told first when it comes in time.
+            self.runtime.loop.call_later(self.runtime.config.echo_hold_s, self.fail, sink, rank, error)
+        else:
+            self.fail(sink, rank, error)
+
+    def _dropped(self, payload: bytes) -> BaseException:
+        if not payload:
+            return StoppedError("the actor has stopped")
+        failure, dumped = pickle.loads(payload)
+        if failure.kind == "stopped":
+            return StoppedError(None, failure)
+        error = ActorDied(None, failure)
+        if dumped is not None:
+            error.__cause__ = serialize.load_exception(dumped)
+        return error
+
+    def unloadable(self, sink: Any, rank: int, error: BaseException) -> None:
+        """A value arrived that does not unpickle here."""
+        error.add_note("while the value that an endpoint returned was unpickled by its caller")
+        self.fail(sink, rank, error)
+
+    def fail(self, sink: Any, rank: int, error: BaseException) -> None:
+        """Give a call its error."""
+        self.runtime.carried(getattr(error, "failure", None), sink)
+        if isinstance(sink, GatheredReply) or not isinstance(sink, Reply):
+            sink.rank_errors([(max(rank, 0), error)])
+        else:
+            fail_reply(sink, error)
+
+    # The dead --------------------------------------------------------------------------------------------------------------
+    def refused(self, sink: Any, mesh: ActorMesh, endpoint: str, gone: list[tuple[int, list[int]]], call: int) -> None:
+        """Procs of the mesh are gone or down: their ranks are answered at once, all of them together."""
+        if sink is None:
+            for proc, ranks in gone:
+                self._dead_letters(mesh, endpoint, proc, ranks)
+            return
+        errors: list[tuple[int, BaseException]] = []
+        for proc, ranks in gone:
+            for rank in ranks:
+                error = self._gone_error(mesh, proc, rank)
+                self.runtime.carried(error.failure, sink)
+                errors.append((rank, error))
+        self.runtime.node.settle(call, [rank for rank, _ in errors])
+        if isinstance(sink, GatheredReply) or not isinstance(sink, Reply):
+            sink.rank_errors(errors)
+        else:
+            fail_reply(sink, errors[0][1])
+
+    def _gone_error(self, mesh: ActorMesh, proc: int, rank: int) -> ActorDied:
+        owned = self.runtime.owned.get(mesh._id)
+        if owned is not None and owned.mesh_stopped is not None:
+            return StoppedError(f"{mesh._name_of(rank)} stopped: {owned.mesh_stopped}")
+        error = self.runtime.gone(proc)
+        return error if error is not None else PeerLostError(f"{mesh._name_of(rank)} cannot be reached")
+
+    def _dead_letters(self, mesh: ActorMesh, endpoint: str, proc: int, ranks: list[int]) -> None:
+        error = self.runtime.gone(proc)
+        failure: Failure | None = None if error is None else error.failure
+        reason = "its proc is gone" if failure is None else failure.summary
+        for rank in ranks:
+            self.runtime.dead_letter(mesh._name_of(rank), endpoint, mesh._shape.point(rank), reason, failure, mesh._id)
+
+    def orphaned(self, lost: list[tuple[Any, list[int], bool]], error_of: Callable[[bool], ActorDied]) -> None:
+        """Calls that a proc's death leaves open."""
+        for sink, ranks, maybe_executed in lost:
+            error = error_of(maybe_executed)
+            self.runtime.carried(error.failure, sink)
+            if isinstance(sink, GatheredReply) or not isinstance(sink, Reply):
+                sink.rank_errors([(rank, error) for rank in ranks])
+            else:
+                fail_reply(sink, error)

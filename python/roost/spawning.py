@@ -1,0 +1,171 @@
+"""`spawn_procs`: from a request to procs that start."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from roost import serialize
+from roost.failure import Bind, Restart
+from roost.mesh import ProcMesh, rank_name
+from roost.owning import OwnedProcs
+from roost.shape import Point, Shape
+
+if TYPE_CHECKING:
+    from roost.runtime import Runtime
+
+__all__ = ["spawn_procs"]
+
+# Read by the interpreter, the loader or a preloaded library when the process starts: a forked proc comes too late for them.
+_START_ONLY = ("LD_", "PYTHON", "MALLOC_", "GLIBC_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_")
+
+Env = Mapping[str, str | None] | Callable[[Point, int], Mapping[str, str | None]]
+
+
+def spawn_procs(
+    runtime: Runtime,
+    per_host: Mapping[str, int] | None = None,
+    *,
+    name: str | None = None,
+    env: Env | None = None,
+    preload: Sequence[str] = (),
+    restart: Restart | None = None,
+    spares: int = 0,
+    bind: Bind | Callable[[Point, int], Bind | None] | None = None,
+    start: str | Sequence[str] | Callable[[Point, int], str | Sequence[str]] = "template",
+    gpus_per_proc: int | None = None,
+    setup: Callable[[], object] | None = None,
+    supervise: Callable[..., Any] | None = None,
+    logs: bool = True,
+) -> ProcMesh:
+    """Start processes on this host; returns at once.
+
+    Args:
+        runtime: this process's runtime.
+        per_host: names and sizes of the mesh's dimensions; none for a single proc.
+        name: the mesh's name in errors, events and output; "procs" when left out.
+        env: environment variables to add, None to remove one, or a function of (point, incarnation).
+        preload: modules that the template imports before it forks.
+        restart: the restart policy.
+        spares: ranks in reserve.
+        bind: CPUs or NUMA node to run on, or a function of (point, incarnation).
+        start: "template" forks from a warm interpreter, "exec" starts a fresh one, a command stands for the interpreter.
+        gpus_per_proc: visible devices a proc.
+        setup: runs in each proc before any actor; may be async.
+        supervise: an async function of a failure that says True when it handled it.
+        logs: whether the procs' output goes on to the driver's.
+    """
+    if spares:
+        raise ValueError("spares are not there yet: leave spares= out")
+    if restart is not None and not isinstance(restart, Restart):
+        raise TypeError(f"restart={restart!r}: give a roost.Restart(limit=…, within_s=…)")
+    runtime.check_usable()
+    whole = Shape(per_host or {})
+    request = _Request(runtime, name or "procs", whole, env, tuple(preload), bind, start, gpus_per_proc, setup)
+    mesh = random.getrandbits(63) | 1
+    procs = tuple(random.getrandbits(63) | 1 for _ in range(len(whole)))
+    request.mesh, request.procs = mesh, procs
+    ranks = [(procs[rank], request.label(rank), *request.of(rank, 0)) for rank in range(len(whole))]
+    record = OwnedProcs(runtime, mesh, request.name, whole, supervise, procs, restart)
+    asks = any(callable(one) for one in (env, bind)) or callable(start)
+    record.ask = request.of_proc if asks else None
+    handle = ProcMesh._make(mesh, request.name, runtime.proc, whole, whole, procs)
+    runtime.own(record, handle)
+    runtime.on_loop(lambda: runtime.start_procs(record, ranks, request.template(), restart, logs, asks))
+    return handle
+
+
+class _Request:
+    """What each proc of a mesh is started with."""
+
+    mesh: int
+    procs: tuple[int, ...]
+
+    def __init__(
+        self, runtime: Runtime, name: str, whole: Shape, env: Any, preload: tuple[str, ...], bind: Any, start: Any,
+        gpus_per_proc: int | None, setup: Any,
+    ) -> None:  # fmt: skip
+        self.runtime = runtime
+        self.name = name
+        self.whole = whole
+        self.env = env
+        self.preload = preload
+        self.bind = bind
+        self.start = start
+        self.gpus_per_proc = gpus_per_proc
+        self.setup = None if setup is None else serialize.dumps_alone(setup)
+        self.environ = dict(os.environ)
+        self.sys_path = list(sys.path)
+        self.cwd = os.getcwd()
+        if isinstance(start, str) and start not in ("template", "exec"):
+            raise ValueError(f'start={start!r}: give "template", "exec", or a command as a list of words')
+
+    def label(self, rank: int) -> str:
+        return rank_name(self.name, self.whole.point(rank))
+
+    def template(self) -> tuple[list[str], list[str], dict[str, str]]:
+        return list(self.preload), self.sys_path, self.environ
+
+    def of_proc(self, proc: int, incarnation: int) -> tuple[bytes, dict[str, str] | None, list[str] | None]:
+        """What the next incarnation of a proc is started with, when that is a function."""
+        return self.of(self.procs.index(proc), incarnation)
+
+    def of(self, rank: int, incarnation: int) -> tuple[bytes, dict[str, str] | None, list[str] | None]:
+        """(spec, whole environment for a cold start or None, command or None)."""
+        point = self.whole.point(rank)
+
+        def at(value: Any) -> Any:
+            return value(point, incarnation) if callable(value) else value
+
+        environ = dict(self.environ)
+        cold = False
+        for key, value in (at(self.env) or {}).items():
+            if not isinstance(key, str) or not isinstance(value, str | None):
+                raise TypeError(f"env: {key!r}: {value!r} for {self.label(rank)}; names and values are strings, None removes one")
+            cold = cold or (key.startswith(_START_ONLY) and environ.get(key) != value)
+            if value is None:
+                environ.pop(key, None)
+            else:
+                environ[key] = value
+        if self.gpus_per_proc is not None:
+            first = rank * self.gpus_per_proc
+            devices = ",".join(str(first + index) for index in range(self.gpus_per_proc))
+            environ.update(HIP_VISIBLE_DEVICES=devices, CUDA_VISIBLE_DEVICES=devices)
+        start = at(self.start)
+        command = None if isinstance(start, str) else [str(word) for word in start]
+        cold = cold or start == "exec" or command is not None
+        bind: Bind | None = at(self.bind)
+        spec = {
+            "job": self.runtime.job_id, "proc": self.procs[rank], "owner": self.runtime.proc, "mesh": self.mesh, "name": self.label(rank),
+            "mesh_name": self.name, "sizes": dict(self.whole.sizes), "rank": rank, "sys_path": self.sys_path, "cwd": self.cwd,
+            "environ": environ, "preload": list(self.preload), "setup": self.setup, "actors": [],
+            "config": self.runtime.config.as_builtins(), "cpus": None if bind is None else _cpus(bind),
+        }  # fmt: skip
+        return pickle.dumps(spec, 5), environ if cold else None, command
+
+
+def _cpus(bind: Bind) -> list[int] | None:
+    """The CPUs to run on: those given, else those of the NUMA node."""
+    if bind.cpus:
+        wanted = list(bind.cpus)
+    elif bind.numa_node is not None:
+        path = f"/sys/devices/system/node/node{bind.numa_node}/cpulist"
+        try:
+            with open(path) as file:
+                text = file.read().strip()
+        except OSError:
+            raise ValueError(f"Bind(numa_node={bind.numa_node}): this host has no such node ({path})") from None
+        wanted = []
+        for part in filter(None, text.split(",")):
+            first, _, last = part.partition("-")
+            wanted += range(int(first), int(last or first) + 1)
+    else:
+        return None
+    missing = sorted(set(wanted) - os.sched_getaffinity(0))
+    if missing:
+        raise ValueError(f"Bind: CPUs {missing} are not there for this process, which may run on {sorted(os.sched_getaffinity(0))}")
+    return wanted
