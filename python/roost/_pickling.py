@@ -155,6 +155,16 @@ def rebuild_exception(kind: type[BaseException], args: tuple[Any, ...]) -> BaseE
     return made
 
 
+def rebuild_bytes(buffer: Any) -> bytes:
+    """The bytes of a part. They came read-only, so pickle lends them as a memoryview over the part."""
+    part = buffer.obj if type(buffer) is memoryview else buffer
+    if type(part) is bytes:
+        return part
+    # A part in shared memory is copied from where its pages are mapped already.
+    whole = getattr(part, "original_bytes", None)
+    return bytes(part) if whole is None else whole()
+
+
 def rebuild_memoryview(buffer: Any, form: str, shape: tuple[int, ...]) -> memoryview:
     """A memoryview over a part, in the shape in which it was sent."""
     flat = memoryview(buffer).cast("B")
@@ -162,7 +172,8 @@ def rebuild_memoryview(buffer: Any, form: str, shape: tuple[int, ...]) -> memory
 
 
 def _reduce_large(_collector: Collector, wrapped: Large) -> Any:
-    return type(wrapped.value), (pickle.PickleBuffer(wrapped.value),)
+    make = rebuild_bytes if type(wrapped.value) is bytes else bytearray
+    return make, (pickle.PickleBuffer(wrapped.value),)
 
 
 def _reduce_memoryview(_collector: Collector, view: memoryview) -> Any:
