@@ -23,7 +23,6 @@ __all__ = ["Calls"]
 
 _logger = logging.getLogger("roost")
 
-KEYWORDS = 1
 ERROR, DROPPED = 1, 4
 # Errors that may be the echo of a peer's death, which is better told as that death.
 _ECHOES = (OSError, EOFError)
@@ -45,13 +44,13 @@ class Calls:
             return self._pack_each(verb, args, kwargs)
         return self._dump(verb, args, kwargs)
 
-    def _dump(self, verb: Verb, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, int]:
+    def _dump(self, verb: Verb, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
             dumped = serialize.dump_call(args, kwargs)
         except Exception as error:
             names = [name for name in verb.endpoint.signature.parameters]
             raise serialize.explain(error, verb.endpoint.qualname, args, kwargs, names) from error
-        return self.runtime.capture(dumped, verb.procs), KEYWORDS if kwargs else 0
+        return self.runtime.capture(dumped, verb.procs)
 
     def _pack_each(self, verb: Verb, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         size = verb.targets.size

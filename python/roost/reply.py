@@ -11,7 +11,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from roost.errors import BlockingWaitError, CallTimeoutError, MeshError, RemoteError
 
@@ -276,13 +276,13 @@ class Broadcast:
 class StreamSink:
     """Where the data lane puts the answers of a stream; the `Stream` in the user's hands reads it."""
 
-    __slots__ = ("call", "closed", "live", "queue", "taken", "waiter")
+    __slots__ = ("_call", "closed", "live", "queue", "taken", "waiter")
 
     def __init__(self, size: int) -> None:
         self.live = set(range(size))
         self.queue: deque[tuple[int, object, bool]] = deque()
         self.waiter: asyncio.Future[None] | None = None
-        self.call = 0
+        self._call = 0
         self.taken: dict[int, int] = {}
         self.closed = False
 
@@ -352,7 +352,7 @@ class Stream(AsyncIterator[tuple["Point", R]]):
         if rank in sink.live:
             # The other end goes on producing as this one takes.
             taken = sink.taken[rank] = sink.taken.get(rank, 0) + 1
-            self._runtime.stream_taken(sink.call, rank, taken)
+            self._runtime.stream_taken(sink._call, rank, taken)
         if failed and not self._outcomes:
             assert isinstance(value, BaseException)
             raise value
@@ -367,8 +367,8 @@ class Stream(AsyncIterator[tuple["Point", R]]):
         if not sink.closed:
             sink.closed = True
             sink.queue.clear()
-            if sink.live and sink.call:
-                self._runtime.cancel_stream(sink.call)
+            if sink.live and sink._call:
+                self._runtime.cancel_stream(sink._call)
             sink.wake()
 
     def __del__(self) -> None:

@@ -14,10 +14,8 @@ use crate::payload::{Payload, dump};
 
 /// Bits of a message frame's flags.
 pub(crate) mod flags {
-    /// The pickle holds (args, kwargs), not args alone.
-    pub(crate) const KEYWORDS: u8 = 1;
     /// The caller takes values one by one.
-    pub(crate) const STREAM: u8 = 2;
+    pub(crate) const STREAM: u8 = 1;
 }
 
 /// One message in a mailbox.
@@ -120,11 +118,11 @@ impl Message {
     fn open<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
         let cell = self.cell.get();
         let value = self.mail.payload.load(py, cell.node.get().hooks()?)?;
-        if self.mail.flags & flags::KEYWORDS == 0 {
+        if value.is_exact_instance_of::<PyTuple>() {
             return Ok((value, py.None().into_bound(py)));
         }
-        let pair = value.cast::<PyTuple>()?;
-        Ok((pair.get_item(0)?, pair.get_item(1)?))
+        // With keywords it is a list of the tuple and the dict.
+        Ok((value.get_item(0)?, value.get_item(1)?))
     }
 
     /// Answer with a value. A value that cannot be sent raises, and the message is still to be answered.

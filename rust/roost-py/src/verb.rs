@@ -44,6 +44,11 @@ pub struct Done;
 
 #[pymethods]
 impl Done {
+    #[new]
+    fn new() -> Self {
+        Self
+    }
+
     fn __await__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
         slf
     }
@@ -102,7 +107,7 @@ impl Verb {
         let counted = kwargs.is_none() && (verb.positional_min..=verb.positional_max).contains(&count);
         if counted && verb.mode != Mode::Stream && all_plain(args) {
             let payload = dump_plain(py, hooks, args.as_any())?;
-            return verb.send(py, node, hooks, None, Packed::Same(payload, 0));
+            return verb.send(py, node, hooks, None, Packed::Same(payload));
         }
         let (sink, args) = if verb.mode == Mode::Stream {
             (Some(args.get_item(0)?.unbind()), args.get_slice(1, count))
@@ -158,23 +163,18 @@ impl Verb {
 
 /// Pickled arguments.
 enum Packed {
-    /// The same for every rank, and the frame's flags.
-    Same(Payload, u8),
+    /// The same for every rank.
+    Same(Payload),
     /// One a rank.
-    Each(Vec<(Payload, u8)>),
+    Each(Vec<Payload>),
 }
 
 impl Packed {
     fn from_python(packed: Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(list) = packed.cast::<pyo3::types::PyList>() {
-            let one = |item: Bound<'_, PyAny>| -> PyResult<(Payload, u8)> {
-                let (dumped, flags): (Bound<'_, PyAny>, u8) = item.extract()?;
-                Ok((from_serialize(&dumped)?, flags))
-            };
-            return Ok(Self::Each(list.iter().map(one).collect::<PyResult<_>>()?));
+            return Ok(Self::Each(list.iter().map(|item| from_serialize(&item)).collect::<PyResult<_>>()?));
         }
-        let (dumped, flags): (Bound<'_, PyAny>, u8) = packed.extract()?;
-        Ok(Self::Same(from_serialize(&dumped)?, flags))
+        Ok(Self::Same(from_serialize(&packed)?))
     }
 }
 
@@ -188,8 +188,8 @@ impl Verb {
         packed: Packed,
     ) -> PyResult<Py<PyAny>> {
         match &packed {
-            Packed::Same(payload, _) => node.check_size(py, payload)?,
-            Packed::Each(all) => all.iter().try_for_each(|(payload, _)| node.check_size(py, payload))?,
+            Packed::Same(payload) => node.check_size(py, payload)?,
+            Packed::Each(all) => all.iter().try_for_each(|payload| node.check_size(py, payload))?,
         }
         let deadline = self.deadline(py, node, hooks)?;
         let sink = match (self.mode, sink) {
@@ -228,6 +228,10 @@ impl Verb {
             hooks.bounded.call1(py, (&sink, call, deadline))?;
         }
         Ok(sink)
+    }
+
+    fn flags(&self) -> u8 {
+        if self.mode == Mode::Stream { flags::STREAM } else { 0 }
     }
 
     fn make_sink(&self, py: Python<'_>, hooks: &Hooks) -> PyResult<Py<PyAny>> {
@@ -296,11 +300,11 @@ impl Verb {
             Standing::Down if !targets.wait_while_down => return outcome.refuse(place),
             _ => {}
         }
-        let Packed::Same(payload, flags) = packed else {
+        let Packed::Same(payload) = packed else {
             return self.send_each(py, state, place, call, deadline, packed, outcome, actions);
         };
         let bytes = payload.size(py) as u64;
-        let flags = flags | if self.mode == Mode::Stream { flags::STREAM } else { 0 };
+        let flags = self.flags();
         if !targets.wait_while_down {
             // The quick way: straight into the session's log.
             if let Some(link) = state.live_link(proc) {
@@ -347,9 +351,8 @@ impl Verb {
         let Packed::Each(all) = packed else { return };
         let proc = place.proc.get();
         for (slot, rank) in place.runs.as_runs().targets() {
-            let Some((payload, flags)) = all.get(rank as usize) else { continue };
-            let flags = flags | if self.mode == Mode::Stream { flags::STREAM } else { 0 };
-            let mut message = self.outgoing(py, place, call, deadline, flags, payload);
+            let Some(payload) = all.get(rank as usize) else { continue };
+            let mut message = self.outgoing(py, place, call, deadline, self.flags(), payload);
             message.runs = one_run(slot, rank);
             let sent = state.send(py, proc, message, false, actions);
             if let Ok(Sent::Number(number)) = sent {
@@ -375,10 +378,10 @@ impl Verb {
         let targets = self.targets.get();
         let mesh = targets.mesh.get();
         for (slot, rank) in place.runs.as_runs().targets() {
-            let (payload, flags) = match packed {
-                Packed::Same(payload, flags) => (payload, *flags),
+            let payload = match packed {
+                Packed::Same(payload) => payload,
                 Packed::Each(all) => match all.get(rank as usize) {
-                    Some((payload, flags)) => (payload, *flags),
+                    Some(payload) => payload,
                     None => continue,
                 },
             };
@@ -389,7 +392,7 @@ impl Verb {
                 sequence: 0,
                 call,
                 rank,
-                flags: flags | if self.mode == Mode::Stream { flags::STREAM } else { 0 },
+                flags: self.flags(),
                 deadline,
                 endpoint: Some(self.endpoint.clone_ref(py)),
                 name: None,
