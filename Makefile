@@ -8,7 +8,8 @@ SETUP := @scripts/setup.sh
 RUN := @scripts/run.sh
 SAY := @printf '==> %s\n'
 
-SEED ?= 1
+SEED ?=
+SEEDS ?= 1000
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
 PYTEST ?= -q
@@ -56,9 +57,10 @@ format:  ## formats Rust and Python in place
 	$(RUN) ruff format
 	$(RUN) ruff check --fix
 
-sim:  ## one simulated run again: make sim SEED=17
+sim:  ## simulated runs of the core: one again with SEED=17, many with SEEDS=100000
 	$(SETUP) extension
-	$(RUN) env ROOST_SIM_SEED=$(SEED) cargo test --package roost-core --test sim -- --nocapture
+	$(RUN) env $(if $(SEED),ROOST_SIM_SEED=$(SEED),ROOST_SIM_SEEDS=$(SEEDS)) \
+		cargo test --package roost-core --test sim -- --nocapture
 
 bench:  ## the core's benches and Python's, each beside its floor; writes benches/README.md
 	$(SETUP) test extension
