@@ -6,7 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
 __all__ = ["POSITIONAL_ANY", "EndpointInfo", "EndpointKind"]
 
@@ -37,6 +37,7 @@ class EndpointInfo:
         "positional_max",
         "positional_min",
         "qualname",
+        "quick",
     )
 
     name: str
@@ -47,6 +48,8 @@ class EndpointInfo:
     """The plain function, called with the actor first."""
     kind: EndpointKind
     """`async` and `sync` return the answer, `stream` yields answers, `port` answers through its Port."""
+    quick: Callable[..., Coroutine[object, object, object]] | None
+    """The function again when it is an `async def` that runs alone: the usual endpoint, which the actor's task awaits itself."""
     is_async: bool
     """Whether it runs on the loop; else on the actor's thread. It tells the two sorts of `port` apart."""
     concurrent: bool
@@ -79,6 +82,7 @@ class EndpointInfo:
         self.function = function
         self.kind = kind
         self.is_async = is_async
+        self.quick = function if kind == "async" and not concurrent else None
         self.concurrent = concurrent
         self.limit = limit
         self.group = group

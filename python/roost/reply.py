@@ -29,6 +29,9 @@ def _running() -> Any:
     return None if module is None else module.running()
 
 
+_await = asyncio.Future.__await__
+
+
 class Reply(asyncio.Future[R]):
     """The answer to come of one call.
 
@@ -36,22 +39,18 @@ class Reply(asyncio.Future[R]):
     cancelled. Plain scripts and worker threads wait with `result(timeout)`.
     """
 
-    __slots__ = ("_call", "_waited")
+    __slots__ = ("_call", "_inners")
 
     # Set by whoever sends the call; absent on a reply that stands for local work.
     _call: int
-    # True once a task awaits the future itself: later awaits get an inner future each, so that a time-out around one of them
-    # cannot cancel the others.
-    _waited: bool
+    # Futures of the second and later tasks that await; absent while there are none.
+    _inners: set[asyncio.Future[R]]
 
     def __await__(self) -> Generator[Any, None, R]:
-        if self.done():
-            return super().__await__()
-        try:
-            self._waited  # noqa: B018 - an unset slot says that nobody waits yet
-        except AttributeError:
-            self._waited = True
-            return super().__await__()
+        # The first to await gets the future itself, which is quicker; each later one a future of its own, so that a time-out
+        # around one of them does not cancel the others.
+        if self._callbacks is None or self.done():  # type: ignore[attr-defined]
+            return _await(self)
         return self._inner().__await__()
 
     __iter__ = __await__
@@ -59,6 +58,10 @@ class Reply(asyncio.Future[R]):
     def _inner(self) -> asyncio.Future[R]:
         """A future of its own for one more waiter; the call is cancelled when the last waiter was."""
         inner: asyncio.Future[R] = self.get_loop().create_future()
+        try:
+            self._inners.add(inner)
+        except AttributeError:
+            self._inners = {inner}
 
         def outer_done(_: object) -> None:
             if inner.done():
@@ -66,20 +69,48 @@ class Reply(asyncio.Future[R]):
             if self.cancelled():
                 inner.cancel()
                 return
-            error = self.exception()
+            error = asyncio.Future.exception(self)
             if error is None:
-                inner.set_result(super(Reply, self).result())
+                inner.set_result(asyncio.Future.result(self))
             else:
                 inner.set_exception(error)
 
+        def inner_done(done: asyncio.Future[R]) -> None:
+            self._inners.discard(done)
+            if done.cancelled() and not self.done():
+                self.remove_done_callback(outer_done)
+                if not self._inners and not self._waiting_tasks():
+                    self._cancel_all(None)
+
         self.add_done_callback(outer_done)
-        inner.add_done_callback(lambda done: self.remove_done_callback(outer_done) if done.cancelled() else None)
+        inner.add_done_callback(inner_done)
         return inner
+
+    def _waiting_tasks(self) -> list[tuple[asyncio.Task[Any], Any, Any]]:
+        """Tasks that await the future itself: (task, its wake-up, context)."""
+        found = []
+        for callback, scope in self._callbacks or ():  # type: ignore[attr-defined]
+            task = getattr(callback, "__self__", None)
+            if isinstance(task, asyncio.Task):
+                found.append((task, callback, scope))
+        return found
 
     def cancel(self, msg: Any | None = None) -> bool:
         """Cancel the call: a queued message is dropped, a running `async` endpoint is cancelled."""
         if self.done():
             return False
+        if getattr(self, "_inners", None):
+            for task, wake_up, scope in self._waiting_tasks():
+                if task.cancelling():
+                    # Only this task gives up; the others go on waiting.
+                    self.remove_done_callback(wake_up)
+                    given_up = self.get_loop().create_future()
+                    given_up.cancel(msg)
+                    self.get_loop().call_soon(wake_up, given_up, context=scope)
+                    return True
+        return self._cancel_all(msg)
+
+    def _cancel_all(self, msg: Any | None) -> bool:
         runtime = _running()
         if runtime is not None:
             runtime.cancel_call(self)

@@ -114,14 +114,14 @@ class Runner:
         """Handle messages one at a time until the actor ends, or until this task is no longer clean."""
         cell = self.cell
         take = cell.take
+        set_handling = handling.set
         instance = self.instance
-        handling.set(None)
-        base = copy_context()
         while True:
             message = take()
             if message is None:
                 if self._stopping is not None:
                     break
+                set_handling(None)
                 try:
                     await cell.wait()
                 except asyncio.CancelledError:
@@ -129,40 +129,48 @@ class Runner:
                         break
                     raise
                 continue
-            endpoint = message.endpoint
-            if endpoint is None:
-                self._unknown(message)
-                continue
-            if endpoint.concurrent:
-                await self._start_concurrent(message, endpoint)
-                continue
+            set_handling(message)
+            before = copy_context()
             if self._concurrent:
-                await self._concurrent_done()
+                await self._until_alone(message)
             self._serial = message
-            handling.set(message)
-            if endpoint.kind == "async":
-                try:
-                    args, kwargs = message.open()
-                    if kwargs is None:
-                        value = await endpoint.function(instance, *args)
-                    else:
-                        value = await endpoint.function(instance, *args, **kwargs)
+            try:
+                quick = message.quick()
+                if quick is None:
+                    await self._slow(message)
+                else:
+                    function, args, kwargs = quick
+                    value = await (function(instance, *args) if kwargs is None else function(instance, *args, **kwargs))
                     message.reply(value)
-                except BaseException as error:
-                    self._raised(message, error)
-            else:
-                await self._handle(message, endpoint)
+            except BaseException as error:
+                self._raised(message, error)
             self._serial = None
-            handling.set(None)
             if self._stopping is not None:
                 break
-            task = self.task
-            if self._cancelled or (task is not None and task.cancelling()) or copy_context() != base:
+            # Equal at a glance when nothing was set: both share one table of variables.
+            if self._cancelled or copy_context() != before or (self.task is not None and self.task.cancelling()):
                 # A cancel that came late, or context variables that the endpoint left set, must not reach the next message.
                 self._cancelled = False
                 self.task = self.hosted.loop.create_task(self._drain(), context=Context())
                 return
         await self._finish()
+
+    async def _slow(self, message: Message) -> None:
+        """A message that is not a plain `async def` endpoint's, alone."""
+        endpoint = message.endpoint
+        if endpoint is None:
+            self._unknown(message)
+        elif endpoint.concurrent:
+            self._serial = None
+            await self._start_concurrent(message, endpoint)
+        else:
+            await self._handle(message, endpoint)
+
+    async def _until_alone(self, message: Message) -> None:
+        """Wait for the concurrent endpoints, unless this message may run beside them."""
+        endpoint = message.endpoint
+        if endpoint is None or not endpoint.concurrent:
+            await self._concurrent_done()
 
     async def _handle(self, message: Message, endpoint: EndpointInfo) -> None:
         """Handle one message of any kind of endpoint; every error is answered."""

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use roost_core::credit::{Amount, ReceiveWindow};
@@ -162,7 +163,7 @@ impl Cell {
             drop(old);
         } else {
             drop(state);
-            future.call_method1(py, "set_result", (py.None(),))?;
+            set_result(future.bind(py), py.None().bind(py))?;
         }
         Ok(future)
     }
@@ -211,12 +212,23 @@ impl Cell {
     }
 }
 
+/// Give a future its result; one that was cancelled meanwhile stays as it is.
+pub(crate) fn set_result(future: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+    let py = future.py();
+    match future.call_method1(intern!(py, "set_result"), (value,)) {
+        Ok(_) => Ok(()),
+        // Asking first would cost every reply what only a cancelled one needs.
+        Err(error) if future.call_method0(intern!(py, "done"))?.is_truthy()? => {
+            drop(error);
+            Ok(())
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// Set a future that may have been cancelled meanwhile.
 pub(crate) fn wake(py: Python<'_>, waiter: &Py<PyAny>) -> PyResult<()> {
-    if !waiter.call_method0(py, "done")?.is_truthy(py)? {
-        waiter.call_method1(py, "set_result", (py.None(),))?;
-    }
-    Ok(())
+    set_result(waiter.bind(py), py.None().bind(py))
 }
 
 /// All actors of one mesh in this process, by slot.

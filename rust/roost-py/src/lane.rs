@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes};
 use roost_core::credit::Amount;
@@ -551,7 +552,7 @@ fn payload(py: Python<'_>, parts: &Parts<'_>) -> Payload {
             })),
         }
     }
-    Payload { pickle: pickle.unwrap_or_else(|| PyBytes::new(py, b"").unbind()), parts: Some(rest) }
+    Payload::with_parts(pickle.unwrap_or_else(|| PyBytes::new(py, b"").unbind()), rest)
 }
 
 /// Give a value to whoever awaits it.
@@ -573,16 +574,13 @@ pub(crate) fn deliver(
     let sink = sink.bind(py);
     match rank {
         None => {
-            // The reply may have been cancelled in this very turn.
-            if !sink.call_method0("done")?.is_truthy()? {
-                sink.call_method1("set_result", (value,))?;
-            }
+            crate::cell::set_result(sink, &value)?;
         }
         Some(rank) if item => {
-            sink.call_method1("item", (rank, value))?;
+            sink.call_method1(intern!(py, "item"), (rank, value))?;
         }
         Some(rank) => {
-            sink.call_method1("rank_value", (rank, value))?;
+            sink.call_method1(intern!(py, "rank_value"), (rank, value))?;
         }
     }
     Ok(())

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pyo3::exceptions::PyRuntimeError;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use roost_core::wire::ReplyStatus;
 
 use crate::cell::Cell;
 use crate::page::StartedPage;
-use crate::payload::{Payload, dump};
+use crate::payload::{Payload, dump, is_plain};
 
 /// Bits of a message frame's flags.
 pub(crate) mod flags {
@@ -125,6 +126,18 @@ impl Message {
         Ok((value.get_item(0)?, value.get_item(1)?))
     }
 
+    /// What the actor's task needs to run this message at once: (function, args, kwargs or None), for an `async def`
+    /// endpoint that runs alone; None for any other, which Python looks at itself.
+    fn quick<'py>(&self, py: Python<'py>) -> PyResult<Option<(Py<PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
+        let Some(endpoint) = &self.mail.endpoint else { return Ok(None) };
+        let quick = endpoint.bind(py).getattr(intern!(py, "quick"))?;
+        if quick.is_none() {
+            return Ok(None);
+        }
+        let (args, kwargs) = self.open(py)?;
+        Ok(Some((quick.unbind(), args, kwargs)))
+    }
+
     /// Answer with a value. A value that cannot be sent raises, and the message is still to be answered.
     fn reply(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         if self.mail.call == 0 || self.is_answered() {
@@ -133,6 +146,9 @@ impl Message {
             return Ok(());
         }
         let node = self.cell.get().node.get();
+        if self.mail.session == u32::MAX && is_plain(value) {
+            return self.answer(py, ReplyStatus::Value, &Payload::ready(value));
+        }
         let payload = dump(py, node.hooks()?, value)?;
         node.check_size(py, &payload)?;
         self.answer(py, ReplyStatus::Value, &payload)

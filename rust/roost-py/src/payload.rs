@@ -12,6 +12,8 @@ const PART_BYTES_MIN: usize = 32 * 1024;
 pub(crate) struct Payload {
     pub(crate) pickle: Py<PyBytes>,
     pub(crate) parts: Option<Vec<Part>>,
+    /// The value itself, on its way within one process: plain builtins never change, so a copy would be the same.
+    ready: Option<Py<PyAny>>,
 }
 
 /// One large part.
@@ -43,13 +45,25 @@ impl Part {
 impl Payload {
     /// A payload without parts.
     pub(crate) fn plain(pickle: Py<PyBytes>) -> Self {
-        Self { pickle, parts: None }
+        Self { pickle, parts: None, ready: None }
+    }
+
+    /// A plain value that stays in this process.
+    pub(crate) fn ready(value: &Bound<'_, PyAny>) -> Self {
+        let pickle = PyBytes::new(value.py(), b"").unbind();
+        Self { pickle, parts: None, ready: Some(value.clone().unbind()) }
+    }
+
+    /// A pickle and what was taken out of it.
+    pub(crate) fn with_parts(pickle: Py<PyBytes>, parts: Vec<Part>) -> Self {
+        Self { pickle, parts: Some(parts), ready: None }
     }
 
     pub(crate) fn clone_ref(&self, py: Python<'_>) -> Self {
         Self {
             pickle: self.pickle.clone_ref(py),
             parts: self.parts.as_ref().map(|parts| parts.iter().map(|part| part.clone_ref(py)).collect()),
+            ready: self.ready.as_ref().map(|value| value.clone_ref(py)),
         }
     }
 
@@ -62,7 +76,11 @@ impl Payload {
             },
             Part::Segment(place) => Part::Segment(*place),
         };
-        Self { pickle: self.pickle.clone_ref(py), parts: self.parts.as_ref().map(|parts| parts.iter().map(own).collect()) }
+        Self {
+            pickle: self.pickle.clone_ref(py),
+            parts: self.parts.as_ref().map(|parts| parts.iter().map(own).collect()),
+            ready: self.ready.as_ref().map(|value| value.clone_ref(py)),
+        }
     }
 
     /// Bytes of the pickle and of all parts, shared memory too.
@@ -73,6 +91,9 @@ impl Payload {
 
     /// Unpickle.
     pub(crate) fn load<'py>(&self, py: Python<'py>, hooks: &Hooks) -> PyResult<Bound<'py, PyAny>> {
+        if let Some(value) = &self.ready {
+            return Ok(value.bind(py).clone());
+        }
         match &self.parts {
             None => hooks.loads.bind(py).call1((&self.pickle,)),
             Some(parts) => {
@@ -127,7 +148,7 @@ pub(crate) fn from_serialize(dumped: &Bound<'_, PyAny>) -> PyResult<Payload> {
             Err(_) => Part::Inline(part.unbind()),
         });
     }
-    Ok(Payload { pickle, parts: Some(parts) })
+    Ok(Payload::with_parts(pickle, parts))
 }
 
 /// A builtin value that pickles to itself and carries nothing that `roost.serialize` would treat specially.

@@ -36,6 +36,8 @@ pub struct Verb {
     positional_min: usize,
     positional_max: usize,
     timeout_ns: Option<i64>,
+    /// Every rank lives in this very process.
+    is_here: bool,
 }
 
 /// The awaitable of a broadcast that has left: done.
@@ -86,7 +88,10 @@ impl Verb {
         };
         #[expect(clippy::cast_possible_truncation, reason = "centuries of nanoseconds fit; longer saturates")]
         let timeout_ns = timeout_s.map(|seconds| (seconds * 1e9) as i64);
-        Self { node, targets, endpoint, mesh, mode, name: Arc::from(name), positional_min, positional_max, timeout_ns }
+        let own = node.get().lock().own;
+        let is_here = targets.get().places.iter().all(|place| place.proc.get() == own);
+        let name = Arc::from(name);
+        Self { node, targets, endpoint, mesh, mode, name, positional_min, positional_max, timeout_ns, is_here }
     }
 
     /// Send, now.
@@ -106,7 +111,7 @@ impl Verb {
         let count = args.len();
         let counted = kwargs.is_none() && (verb.positional_min..=verb.positional_max).contains(&count);
         if counted && verb.mode != Mode::Stream && all_plain(args) {
-            let payload = dump_plain(py, hooks, args.as_any())?;
+            let payload = if verb.is_here { Payload::ready(args.as_any()) } else { dump_plain(py, hooks, args.as_any())? };
             return verb.send(py, node, hooks, None, Packed::Same(payload));
         }
         let (sink, args) = if verb.mode == Mode::Stream {
