@@ -105,3 +105,6 @@ pub const EARLIER_STDERR_BYTES_MAX: usize = 1 << 10;
 
 /// Places in a started page: one for each lane of that proc, 64 KiB in all, of which only touched pages are there.
 pub const STARTED_SLOTS: u32 = 8_192;
+
+/// Requests in the hands of one template. Each carries ten descriptors, and the kernel bounds those in flight.
+pub const TEMPLATE_REQUESTS_MAX: usize = 16;

@@ -9,6 +9,7 @@
 //! | `segment` | pooled shared memory for large parts |
 
 mod cell;
+mod control;
 mod hooks;
 mod ids;
 mod lane;
@@ -19,6 +20,7 @@ mod page;
 mod payload;
 mod peer;
 mod pending;
+mod segment;
 mod targets;
 mod verb;
 
@@ -28,12 +30,14 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _roost(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    control::register(module)?;
     module.add_class::<cell::Cell>()?;
     module.add_class::<message::Message>()?;
     module.add_class::<node::Node>()?;
     module.add_class::<targets::Targets>()?;
     module.add_class::<verb::Verb>()?;
     module.add_class::<verb::Done>()?;
+    segment::register(module)?;
     Ok(())
 }
 

@@ -92,6 +92,9 @@ impl Agent {
             logs: proc.logs,
         };
         let own = proc.take_slot();
+        if let Source::Template(template) = order.source {
+            self.templates.requested(template, id);
+        }
         order.owner_slot = self.take_slot(order.owner);
         self.lanes
             .insert((id, Some(own)), (order.owner, order.owner_slot));
@@ -115,6 +118,7 @@ impl Agent {
         } else if matches!(proc.phase, Phase::Starting { ready: true }) {
             self.up(now_ns, id);
         }
+        self.template_answered(id);
     }
 
     /// A proc says that it is ready.
@@ -171,6 +175,7 @@ impl Agent {
         };
         proc.times.died_ns = Some(now_ns);
         self.tell_death(now_ns, id);
+        self.template_answered(id);
     }
 
     /// The template ended with the order in its hands: nothing of the proc has run, so it is ordered again.

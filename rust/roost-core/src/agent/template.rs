@@ -1,10 +1,12 @@
 //! Which templates there are, and what they can do.
 
+use std::collections::BTreeSet;
+
 use super::proc::{Phase, Proc};
 use super::{Agent, Output};
 use crate::control::{Environ, TemplateKey, ToClient};
 use crate::id::{Incarnation, ProcId};
-use crate::limits::TEMPLATE_STARTS_MAX;
+use crate::limits::{TEMPLATE_REQUESTS_MAX, TEMPLATE_STARTS_MAX};
 
 /// The number of a template in this agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -15,10 +17,9 @@ enum State {
     /// No process. The next launch starts one.
     Idle,
     /// It imports. `starts`: how often it was started without ever being ready.
-    Loading {
-        starts: u32,
-    },
-    Ready,
+    Loading { starts: u32 },
+    /// It forks. `unanswered`: requests in its hands.
+    Ready { unanswered: BTreeSet<ProcId> },
     /// Forks of it are not safe.
     Refused,
 }
@@ -56,11 +57,26 @@ impl Templates {
     )]
     pub(super) fn source(&mut self, id: TemplateId) -> Result<Option<Option<TemplateId>>, Output> {
         let template = self.get(id);
-        match template.state {
-            State::Ready => Ok(Some(Some(id))),
+        match &template.state {
+            State::Ready { unanswered } => Ok((unanswered.len() < TEMPLATE_REQUESTS_MAX).then_some(Some(id))),
             State::Refused => Ok(Some(None)),
             State::Loading { .. } => Ok(None),
             State::Idle => Err(template.start(id, 1)),
+        }
+    }
+
+    /// A request is given to this template.
+    pub(super) fn requested(&mut self, id: TemplateId, proc: ProcId) {
+        if let State::Ready { unanswered } = &mut self.get(id).state {
+            unanswered.insert(proc);
+        }
+    }
+
+    /// A request was answered, or will not be. Gives whether that made room.
+    pub(super) fn answered(&mut self, id: TemplateId, proc: ProcId) -> bool {
+        match &mut self.get(id).state {
+            State::Ready { unanswered } => unanswered.remove(&proc),
+            _ => false,
         }
     }
 
@@ -82,7 +98,9 @@ impl Template {
 
 impl Agent {
     pub(super) fn template_ready(&mut self, id: TemplateId) {
-        self.templates.get(id).state = State::Ready;
+        self.templates.get(id).state = State::Ready {
+            unanswered: BTreeSet::new(),
+        };
         self.launch_queued(id);
     }
 
@@ -114,8 +132,18 @@ impl Agent {
                 self.outputs.push_back(start);
             }
             State::Loading { .. } => self.template_failed(now_ns, id, reason, stderr),
-            State::Ready => template.state = State::Idle,
+            State::Ready { .. } => template.state = State::Idle,
             State::Idle | State::Refused => {}
+        }
+    }
+
+    /// The template has answered for this proc: the next one has its turn.
+    pub(super) fn template_answered(&mut self, id: ProcId) {
+        let Some(template) = self.procs.get(&id).and_then(|proc| proc.template) else {
+            return;
+        };
+        if self.templates.answered(template, id) {
+            self.launch_queued(template);
         }
     }
 

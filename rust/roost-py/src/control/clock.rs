@@ -21,5 +21,8 @@ fn nanoseconds(time: Timespec) -> u64 {
 pub(super) fn remaining(until_ns: u64) -> Timespec {
     let left_ns = until_ns.saturating_sub(now_ns());
     let (seconds, rest) = (left_ns / 1_000_000_000, left_ns % 1_000_000_000);
-    Timespec { tv_sec: i64::try_from(seconds).unwrap_or(i64::MAX), tv_nsec: rest.cast_signed() }
+    Timespec {
+        tv_sec: i64::try_from(seconds).unwrap_or(i64::MAX),
+        tv_nsec: rest.cast_signed(),
+    }
 }

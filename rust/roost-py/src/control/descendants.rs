@@ -24,7 +24,11 @@ pub(super) struct Target {
 /// The variable by which the descendants of one incarnation are known.
 pub(super) fn mark(job: JobId, proc: Option<ProcId>, incarnation: Incarnation) -> String {
     // Always of one length, so that the template can write a proc's over its own.
-    format!("ROOST_PROC={job}/{:016x}/{:08x}", proc.map_or(0, ProcId::get), incarnation.0)
+    format!(
+        "ROOST_PROC={job}/{:016x}/{:08x}",
+        proc.map_or(0, ProcId::get),
+        incarnation.0
+    )
 }
 
 /// Kill all descendants of these, but not `spare`. Gives the descriptors of those that it killed.
@@ -46,9 +50,13 @@ fn find(targets: &[Target], spare: Option<u32>) -> Vec<(u32, Stat)> {
     let own = process::id();
     let mut all: HashMap<u32, (Stat, bool)> = HashMap::new();
     for pid in procfs::processes().filter(|&pid| pid != own && Some(pid) != spare) {
-        let Some(stat) = Stat::of(pid).filter(|stat| !stat.is_zombie()) else { continue };
+        let Some(stat) = Stat::of(pid).filter(|stat| !stat.is_zombie()) else {
+            continue;
+        };
         let belongs = targets.iter().any(|target| {
-            target.pid.is_some_and(|leader| [stat.group, stat.session, stat.parent].contains(&leader))
+            target
+                .pid
+                .is_some_and(|leader| [stat.group, stat.session, stat.parent].contains(&leader))
                 || procfs::has_variable(pid, target.mark.as_bytes())
         });
         all.insert(pid, (stat, belongs));
@@ -57,7 +65,9 @@ fn find(targets: &[Target], spare: Option<u32>) -> Vec<(u32, Stat)> {
     loop {
         let more: Vec<u32> = all
             .iter()
-            .filter(|(_, (stat, belongs))| !belongs && all.get(&stat.parent).is_some_and(|(_, parent)| *parent))
+            .filter(|(_, (stat, belongs))| {
+                !belongs && all.get(&stat.parent).is_some_and(|(_, parent)| *parent)
+            })
             .map(|(&pid, _)| pid)
             .collect();
         if more.is_empty() {
@@ -67,7 +77,10 @@ fn find(targets: &[Target], spare: Option<u32>) -> Vec<(u32, Stat)> {
             all.entry(pid).and_modify(|(_, belongs)| *belongs = true);
         }
     }
-    all.into_iter().filter(|(_, (_, belongs))| *belongs).map(|(pid, (stat, _))| (pid, stat)).collect()
+    all.into_iter()
+        .filter(|(_, (_, belongs))| *belongs)
+        .map(|(pid, (stat, _))| (pid, stat))
+        .collect()
 }
 
 /// Kill the process that was seen, and no other that has its number by now.

@@ -1,6 +1,7 @@
 //! What `/proc` says about a process.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use roost_core::control::Exit;
 
@@ -28,7 +29,10 @@ impl Stat {
     fn parse(text: &[u8]) -> Option<Self> {
         // The name of the program, in brackets, may hold anything; what follows the last bracket is fixed.
         let end = text.iter().rposition(|&byte| byte == b')')?;
-        let fields: Vec<&str> = std::str::from_utf8(&text[end + 1..]).ok()?.split_ascii_whitespace().collect();
+        let fields: Vec<&str> = std::str::from_utf8(&text[end + 1..])
+            .ok()?
+            .split_ascii_whitespace()
+            .collect();
         // The first of them is field 3 of proc(5).
         let field = |number: usize| fields.get(number - 3).copied();
         Some(Self {
@@ -67,6 +71,59 @@ pub(super) fn processes() -> impl Iterator<Item = u32> {
 
 /// Whether the environment that a process was started with, or that it has put in its place, has this variable.
 pub(super) fn has_variable(pid: u32, name_and_value: &[u8]) -> bool {
-    let Ok(environ) = fs::read(format!("/proc/{pid}/environ")) else { return false };
-    environ.split(|&byte| byte == 0).any(|variable| variable == name_and_value)
+    let Ok(environ) = fs::read(format!("/proc/{pid}/environ")) else {
+        return false;
+    };
+    environ
+        .split(|&byte| byte == 0)
+        .any(|variable| variable == name_and_value)
+}
+
+/// How often the kernel's memory killer struck in our control group.
+#[derive(Debug)]
+pub(super) struct OomKills {
+    path: PathBuf,
+    seen: u64,
+}
+
+impl OomKills {
+    /// The counter of this process's control group, which its procs share; none where there are no such groups.
+    pub(super) fn find() -> Option<Self> {
+        let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let candidates = groups.lines().filter_map(|line| {
+            let (_, rest) = line.split_once(':')?;
+            let (controllers, group) = rest.split_once(':')?;
+            let group = group.trim_start_matches('/');
+            match controllers {
+                "" => Some(Path::new("/sys/fs/cgroup").join(group).join("memory.events")),
+                "memory" => Some(
+                    Path::new("/sys/fs/cgroup/memory")
+                        .join(group)
+                        .join("memory.oom_control"),
+                ),
+                _ => None,
+            }
+        });
+        candidates.into_iter().find_map(|path| {
+            Some(Self {
+                seen: Self::read(&path)?,
+                path,
+            })
+        })
+    }
+
+    /// Whether it struck since the last call.
+    pub(super) fn rose(&mut self) -> bool {
+        let now = Self::read(&self.path).unwrap_or(self.seen);
+        std::mem::replace(&mut self.seen, now) < now
+    }
+
+    fn read(path: &Path) -> Option<u64> {
+        let text = fs::read_to_string(path).ok()?;
+        text.lines()
+            .find_map(|line| line.strip_prefix("oom_kill "))?
+            .trim()
+            .parse()
+            .ok()
+    }
 }

@@ -24,7 +24,12 @@ pub(super) fn stream_pair() -> Result<(OwnedFd, OwnedFd), Errno> {
 }
 
 fn pair(kind: SocketType) -> Result<(OwnedFd, OwnedFd), Errno> {
-    socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+    socketpair(
+        AddressFamily::UNIX,
+        kind,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )
 }
 
 /// Send one packet.
@@ -36,7 +41,12 @@ pub(super) fn send(socket: impl AsFd, packet: &[u8], descriptors: &[BorrowedFd<'
         assert!(pushed, "a packet carries at most {DESCRIPTORS_MAX} descriptors");
     }
     loop {
-        match sendmsg(&socket, &[IoSlice::new(packet)], &mut control, SendFlags::NOSIGNAL) {
+        match sendmsg(
+            &socket,
+            &[IoSlice::new(packet)],
+            &mut control,
+            SendFlags::NOSIGNAL,
+        ) {
             Err(Errno::INTR) => {}
             result => return result.map(drop),
         }
@@ -48,9 +58,8 @@ pub(super) fn send(socket: impl AsFd, packet: &[u8], descriptors: &[BorrowedFd<'
 pub(super) struct Received {
     /// Its length; zero is the end of the stream.
     pub(super) length: usize,
+    /// What came with it. Where the table of this process is full, descriptors are missing that were sent.
     pub(super) descriptors: Vec<OwnedFd>,
-    /// Descriptors got lost: the table of this process was full.
-    pub(super) descriptors_lost: bool,
 }
 
 /// Receive one packet.
@@ -58,7 +67,12 @@ pub(super) fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Received, 
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let message = loop {
-        match recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+        match recvmsg(
+            &socket,
+            &mut [IoSliceMut::new(buffer)],
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC,
+        ) {
             Err(Errno::INTR) => {}
             result => break result?,
         }
@@ -69,6 +83,12 @@ pub(super) fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<Received, 
             descriptors.extend(rights);
         }
     }
-    let descriptors_lost = message.flags.contains(ReturnFlags::CTRUNC);
-    Ok(Received { length: message.bytes, descriptors, descriptors_lost })
+    if message.flags.contains(ReturnFlags::CTRUNC) {
+        // Some of them are worth nothing without the others.
+        descriptors.clear();
+    }
+    Ok(Received {
+        length: message.bytes,
+        descriptors,
+    })
 }

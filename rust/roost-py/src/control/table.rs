@@ -18,20 +18,28 @@ pub(super) fn start(
 ) -> io::Result<JoinHandle<()>> {
     let kept: Vec<RawFd> = kept.iter().map(AsRawFd::as_raw_fd).collect();
     let (separated, is_separated) = sync_channel::<io::Result<()>>(1);
-    let thread = Builder::new().name(name.to_owned()).stack_size(stack_bytes).spawn(move || {
-        block_signals();
-        let result = separate(&kept);
-        let ready = result.is_ok();
-        // The other end waits for it.
-        let _ = separated.send(result);
-        if ready {
-            // SAFETY: these numbers are open in this thread's table, which nobody else shares (see `separate`), and
-            // nothing else in this thread owns them.
-            let owned = kept.iter().map(|&number| unsafe { OwnedFd::from_raw_fd(number) }).collect();
-            body(owned);
-        }
-    })?;
-    is_separated.recv().unwrap_or_else(|_| Err(io::Error::other("the new thread ended at once")))?;
+    let thread = Builder::new()
+        .name(name.to_owned())
+        .stack_size(stack_bytes)
+        .spawn(move || {
+            block_signals();
+            let result = separate(&kept);
+            let ready = result.is_ok();
+            // The other end waits for it.
+            let _ = separated.send(result);
+            if ready {
+                // SAFETY: these numbers are open in this thread's table, which nobody else shares (see `separate`), and
+                // nothing else in this thread owns them.
+                let owned = kept
+                    .iter()
+                    .map(|&number| unsafe { OwnedFd::from_raw_fd(number) })
+                    .collect();
+                body(owned);
+            }
+        })?;
+    is_separated
+        .recv()
+        .unwrap_or_else(|_| Err(io::Error::other("the new thread ended at once")))?;
     Ok(thread)
 }
 
@@ -65,15 +73,38 @@ fn close_range(gap: &RangeInclusive<u32>, flags: libc::c_uint) -> io::Result<()>
     // SAFETY: plain numbers. With CLOSE_RANGE_UNSHARE, or after it, only this thread's own table changes, in which
     // no owner of any of these numbers lives: the thread has just begun.
     let result = unsafe { libc::syscall(libc::SYS_close_range, *gap.start(), *gap.end(), flags) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
-fn block_signals() {
+/// Let no signal handler run in this thread.
+pub(super) fn block_signals() {
     // SAFETY: `set` is filled by `sigfillset` before it is read; blocking signals in one's own thread is always
     // allowed.
     unsafe {
         let mut set = std::mem::zeroed::<libc::sigset_t>();
         libc::sigfillset(&raw mut set);
         libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, ptr::null_mut());
+    }
+}
+
+/// Put `/dev/null` in the places of the standard streams, so that no socket gets their numbers: a library that
+/// prints would write into it.
+pub(super) fn occupy_standard_streams() {
+    use rustix::fs::{Mode, OFlags, open};
+    use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
+    // Without it nothing breaks, as long as nothing prints.
+    let Ok(null) = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) else {
+        return;
+    };
+    let _ = dup2_stdin(&null)
+        .and_then(|()| dup2_stdout(&null))
+        .and_then(|()| dup2_stderr(&null));
+    // Should it have got one of those numbers itself, it has to stay open.
+    if null.as_raw_fd() <= 2 {
+        std::mem::forget(null);
     }
 }

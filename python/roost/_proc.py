@@ -1,0 +1,107 @@
+"""The first steps of a proc: from a fresh process and some descriptors to `roost.runtime.run_proc`.
+
+A proc comes from the template (`begin`, in a fork) or is executed (`main`, with the descriptors waiting in its standard input).
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import pickle
+import socket
+import struct
+import sys
+from typing import Any
+
+from roost._roost import Control
+
+__all__ = ["REQUEST", "begin", "main", "receive"]
+
+# A request for a proc: the letter F, its incarnation, its id.
+REQUEST = struct.Struct("<c3xIQ")
+
+# What comes with it, in this order; the last only when there are constructors to run again.
+_NAMES = ("control", "data", "tombstone_a", "tombstone_b", "stdout", "stderr", "spec", "started", "driver", "recorded")
+
+_LENGTH = struct.Struct("<Q")
+
+
+def receive(sock: socket.socket, bytes_max: int) -> tuple[bytes, list[int]]:
+    """One packet and its descriptors; empty at the end of the stream, or when descriptors got lost on the way."""
+    packet, fds, flags, _ = socket.recv_fds(sock, bytes_max, 16, socket.MSG_CMSG_CLOEXEC)
+    if flags & socket.MSG_CTRUNC:
+        for fd in fds:
+            os.close(fd)
+        fds = []
+    return packet, fds
+
+
+def main() -> None:
+    """Become a proc in a process that was executed for it."""
+    with socket.socket(fileno=os.dup(0)) as sock:
+        sock.setblocking(True)
+        packet, fds = receive(sock, REQUEST.size)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.close(null)
+    if len(fds) < len(_NAMES) - 1:
+        sys.exit("roost: this process was started without its descriptors")
+    _, incarnation, proc = REQUEST.unpack(packet)
+    begin(proc, incarnation, fds)
+
+
+def begin(proc: int, incarnation: int, fds: list[int]) -> None:
+    """Be the proc, then end the interpreter in order."""
+    ends = dict(zip(_NAMES, fds, strict=False))
+    # Both are the process's standard streams already.
+    os.close(ends.pop("stdout"))
+    os.close(ends.pop("stderr"))
+    spec: dict[str, Any] = pickle.loads(_take(ends.pop("spec")))
+    if spec["proc"] != proc:
+        sys.exit(f"roost: the spawn message is that of proc {spec['proc']:016x}, not of {proc:016x}")
+    spec["incarnation"] = incarnation
+    if "recorded" in ends:
+        spec["actors"] += _split(_take(ends.pop("recorded")))
+    data, started = ends.pop("data"), ends.pop("started")
+    # From here on the host's agent sees this process end, and this process ends with its driver.
+    control = Control.start_client(spec["job"], proc, incarnation, spec["owner"], ends)
+    _settle(spec, f"{spec['job'].hex()}/{proc:016x}/{incarnation:08x}")
+    from roost.runtime import run_proc  # noqa: PLC0415 - in a cold start only now is sys.path what it should be
+
+    sys.exit(run_proc(spec, control, data, started))
+
+
+def _settle(spec: dict[str, Any], mark: str) -> None:
+    """Take over the driver's surroundings, before anything of the user's is imported."""
+    environ = {**spec["environ"], "ROOST_PROC": mark}
+    for name in [name for name in os.environ if name not in environ]:
+        del os.environ[name]
+    for name, value in environ.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+    os.chdir(spec["cwd"])
+    sys.path[:] = spec["sys_path"]
+    importlib.invalidate_caches()
+    # Output goes through a pipe, and should be seen when it is written.
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    gc.enable()
+
+
+def _take(fd: int) -> bytes:
+    """The content of a memory file, which is closed."""
+    with open(fd, "rb", buffering=0) as file:
+        return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
+
+
+def _split(recorded: bytes) -> list[bytes]:
+    """The messages of a file in which each stands behind its length."""
+    messages = []
+    offset = 0
+    while offset < len(recorded):
+        (length,) = _LENGTH.unpack_from(recorded, offset)
+        offset += _LENGTH.size
+        messages.append(recorded[offset : offset + length])
+        offset += length
+    return messages

@@ -1,0 +1,305 @@
+"""The template: a warm interpreter that has imported what procs need, and forks them.
+
+It has one thread, computes nothing, and lives as long as the agent keeps its socket open. It forks by `os.fork` alone, so that every
+library's fork handlers run; it hands out the pidfd of each child before it can reap it, and tells its wait status.
+Orphans of its procs come to it; what a dead proc leaves behind it kills.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import traceback
+from contextlib import suppress
+
+from roost import _proc
+from roost._roost import adopt_orphans, count_threads_at_forks, die_with_parent, threads_at_fork
+
+__all__ = ["main"]
+
+# A letter, an incarnation, a proc, and a process id or a status; a text may follow.
+_ANSWER = struct.Struct("<c3xIQi")
+
+_PACKET_BYTES_MAX = 1 << 18
+_TEXT_BYTES_MAX = 8 << 10
+
+_MARK = b"ROOST_PROC="
+
+# What every proc needs; the preload of a mesh comes on top.
+_MODULES = ("asyncio", "uvloop", "roost.runtime")
+
+
+class _Refusal(Exception):
+    """What the template cannot do; the letter tells which kind of thing it is."""
+
+    def __init__(self, letter: bytes, text: str) -> None:
+        super().__init__(text)
+        self.letter = letter
+
+
+def main() -> None:
+    """Import, then fork on request; in a child, be that proc."""
+    # Until everything is imported the driver's end would not be noticed; afterwards procs depend on this process.
+    die_with_parent(True)
+    count_threads_at_forks()
+    adopt_orphans()
+    # The objects of the imports stay for good: looking through them is wasted, and would copy pages in the children.
+    gc.disable()
+    sock = socket.socket(fileno=os.dup(0))
+    sock.setblocking(True)
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    os.dup2(null, 0)
+    packet, fds = _proc.receive(sock, _PACKET_BYTES_MAX)
+    if not packet or not fds:
+        os._exit(1)
+    count, *texts = packet[1:].decode().split("\0")
+    preload, sys_path = texts[: int(count)], texts[int(count) :]
+    template = _Template(sock, fds[0])
+    try:
+        _import(preload, sys_path)
+    except _Refusal as refusal:
+        sys.stderr.flush()
+        template.answer(refusal.letter, 0, 0, 0, text=str(refusal))
+        os._exit(1)
+    gc.freeze()
+    die_with_parent(False)
+    template.answer(b"R", 0, 0, 0)
+    born = template.serve()
+    _proc.begin(*born)
+
+
+def _import(preload: list[str], sys_path: list[str]) -> None:
+    """Import all modules, and find out whether a fork is safe then."""
+    sys.path[:] = sys_path
+    threads = _threads()
+    culprits = []
+    for name in (*_MODULES, *preload):
+        try:
+            importlib.import_module(name)
+        except BaseException as error:
+            traceback.print_exc()
+            text = f"preload: importing {name} raised {type(error).__name__}: {error}"
+            raise _Refusal(b"E", text) from None
+        before, threads = threads, _threads()
+        if threads > before:
+            culprits.append(name)
+    if threads == 1:
+        return
+    # Some libraries put their threads away before a fork: only a fork tells.
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    if threads_at_fork() != 1:
+        text = f"preload: importing {', '.join(culprits)} started threads that a fork would lose"
+        raise _Refusal(b"T", text)
+
+
+def _threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+class _Template:
+    """The loop that forks and reaps."""
+
+    def __init__(self, sock: socket.socket, driver: int) -> None:
+        self._sock = sock
+        self._driver = driver
+        # Our children that are procs, by process id: (proc, incarnation).
+        self._procs: dict[int, tuple[int, int]] = {}
+        # Children that are not: orphans of procs that live.
+        self._adopted: set[int] = set()
+        self._mark_address = _find_mark()
+        self._wakeup, wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+
+    def answer(self, letter: bytes, proc: int, incarnation: int, number: int, *, text: str = "", fds: tuple[int, ...] = ()) -> None:
+        """Tell the agent; one that has gone needs no answer."""
+        packet = _ANSWER.pack(letter, incarnation, proc, number) + text.encode(errors="replace")[:_TEXT_BYTES_MAX]
+        with suppress(ConnectionError):
+            socket.send_fds(self._sock, [packet], fds)
+
+    def serve(self) -> tuple[int, int, list[int]]:
+        """Fork and reap until the agent or the driver ends; returns only in a child, with what that is to be."""
+        poll = select.poll()
+        for fd in (self._sock.fileno(), self._wakeup, self._driver):
+            poll.register(fd, select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poll.poll()}
+            if self._driver in ready:
+                self._end()
+            if self._wakeup in ready:
+                self._reap()
+            if self._sock.fileno() in ready:
+                born = self._request()
+                if born is not None:
+                    return born
+
+    def _request(self) -> tuple[int, int, list[int]] | None:
+        packet, fds = _proc.receive(self._sock, _PACKET_BYTES_MAX)
+        if not packet:
+            self._end()
+        _, incarnation, proc = _proc.REQUEST.unpack(packet)
+        born = self._fork(proc, incarnation, fds) if fds else None
+        if not fds:
+            self.answer(b"N", proc, incarnation, 0, text="no file descriptors left in the template")
+        return born
+
+    def _fork(self, proc: int, incarnation: int, fds: list[int]) -> tuple[int, int, list[int]] | None:
+        """Fork one proc. Returns in the child what it is to be, and None in the template."""
+        self._adopted |= set(_children()) - self._procs.keys()
+        # What is still buffered would be written twice.
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self.answer(b"N", proc, incarnation, 0, text=f"fork failed: {error}")
+            pid = -1
+        if pid == 0:
+            self._become(proc, incarnation, fds)
+            return proc, incarnation, fds
+        if pid > 0:
+            self._procs[pid] = (proc, incarnation)
+            try:
+                # It is not reaped before this loop turns again: the number is still its.
+                pidfd = os.pidfd_open(pid)
+            except OSError:
+                # The agent sees that the descriptor is missing; the child ends when its lane closes.
+                self.answer(b"F", proc, incarnation, pid)
+            else:
+                self.answer(b"F", proc, incarnation, pid, fds=(pidfd,))
+                os.close(pidfd)
+        for fd in fds:
+            os.close(fd)
+        return None
+
+    def _become(self, proc: int, incarnation: int, fds: list[int]) -> None:
+        """In the child: leave everything of the template behind."""
+        os.setpgid(0, 0)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        _write_mark(self._mark_address, proc, incarnation)
+        # This number belongs to a socket object; it is closed with the rest.
+        self._sock.detach()
+        keep = {0, 1, 2, *fds}
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            if fd not in keep:
+                with suppress(OSError):
+                    os.close(fd)
+        os.dup2(fds[4], 1)
+        os.dup2(fds[5], 2)
+        # `random` does so by itself.
+        numpy_random = sys.modules.get("numpy.random")
+        if numpy_random is not None:
+            numpy_random.seed()
+
+    def _reap(self) -> None:
+        """Take the status of every child that has ended, and end what dead procs left behind."""
+        with suppress(BlockingIOError):
+            while os.read(self._wakeup, 512):
+                pass
+        any_proc = False
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            self._adopted.discard(pid)
+            if pid in self._procs:
+                any_proc = True
+                proc, incarnation = self._procs.pop(pid)
+                self.answer(b"X", proc, incarnation, status)
+        if any_proc:
+            self._kill_orphans()
+
+    def _kill_orphans(self) -> None:
+        """Kill orphans that came with the death of a proc; what carries the mark of a living one stays."""
+        living = {_mark_of(proc, incarnation) for proc, incarnation in self._procs.values()}
+        for pid in set(_children()) - self._procs.keys() - self._adopted:
+            if any(mark in _environ(pid) for mark in living):
+                self._adopted.add(pid)
+            else:
+                _kill(pid)
+
+    def _end(self) -> None:
+        """The job has ended: so does every descendant. Each that dies hands its children to us."""
+        while True:
+            for pid in _children():
+                _kill(pid)
+            try:
+                os.waitpid(-1, 0)
+            except ChildProcessError:
+                os._exit(0)
+
+
+def _children() -> list[int]:
+    """Our children, those that have ended too."""
+    try:
+        with open("/proc/thread-self/children") as file:
+            return [int(pid) for pid in file.read().split()]
+    except OSError:
+        # A kernel without that list.
+        return [int(name) for name in os.listdir("/proc") if name.isdigit() and _parent(name) == os.getpid()]
+
+
+def _parent(pid: str) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _environ(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _mark_of(proc: int, incarnation: int) -> bytes:
+    return b"/%016x/%08x" % (proc, incarnation)
+
+
+def _find_mark() -> int:
+    """Where the proc's part of our mark lies in memory: in what the kernel shows as our environment."""
+    environ = _environ(os.getpid())
+    start = environ.find(_MARK)
+    if start < 0:
+        return 0
+    with open("/proc/self/stat", "rb") as file:
+        # Field 50 of proc(5), counted behind the name, which is field 2.
+        base = int(file.read().rpartition(b")")[2].split()[47])
+    # Behind the job's 32 digits.
+    return base + start + len(_MARK) + 32 if base else 0
+
+
+def _write_mark(address: int, proc: int, incarnation: int) -> None:
+    """Carry the proc's mark, as what it forks will: the kernel shows the environment a process was executed with."""
+    if not address:
+        return
+    try:
+        with open("/proc/self/mem", "r+b", buffering=0) as memory:
+            os.pwrite(memory.fileno(), _mark_of(proc, incarnation), address)
+    except OSError as error:
+        # Hardened kernels forbid it: what is forked and not executed is then found by its process group alone.
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EIO, errno.EFAULT):
+            raise

@@ -1,0 +1,603 @@
+//! The Python class `Control`.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
+use std::process;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList};
+use roost_core::control::{Bytes, Environ, Launch, Patience, Rank, Spawn, TemplateKey, ToAgent, ToClient};
+use roost_core::id::{Incarnation, JobId, MeshId, ProcId};
+use roost_core::restart::{Policy, Scope, When, WhileDown};
+use rustix::process::{child_subreaper, getpid, set_child_subreaper};
+
+use super::client::Client;
+use super::clock::now_ns;
+use super::door::Door;
+use super::host::{Basis, Config, Host};
+use super::log::Log;
+use super::shared::{Command, Ends, Notice, Shared};
+use super::{descendants, notice, socket, table, tombstone};
+
+/// Room for the deepest calls of the control thread, in a debug build too.
+const STACK_BYTES: usize = 1 << 20;
+
+/// The control thread of this process: the host's agent in the driver, its client in a proc.
+///
+/// Every method returns at once; what comes of it is told by `drain`.
+#[pyclass(frozen, module = "roost._roost")]
+pub(crate) struct Control {
+    shared: Arc<Shared>,
+    /// The process that it works in; a fork of that has no thread.
+    pid: u32,
+    job: JobId,
+    proc: ProcId,
+    incarnation: Incarnation,
+    agent: Option<AgentSide>,
+    is_closed: AtomicBool,
+}
+
+/// What only the driver has.
+struct AgentSide {
+    log: Arc<Log>,
+    drain_logs: Duration,
+    was_subreaper: bool,
+}
+
+/// `(limit, within_s, backoff_min_s, backoff_max_s, scope, when, while_down)`
+type PolicyTuple = (u32, f64, f64, f64, String, String, String);
+
+/// `(proc, label, spec, env_start, command)`
+type RankTuple<'py> = (
+    u64,
+    String,
+    Bound<'py, PyBytes>,
+    Option<Bound<'py, PyDict>>,
+    Option<Vec<String>>,
+);
+
+/// `(preload, sys_path, environ)`
+type TemplateTuple<'py> = (Vec<String>, Vec<String>, Bound<'py, PyDict>);
+
+#[expect(clippy::needless_pass_by_value, reason = "Python's lists arrive as vectors")]
+#[pymethods]
+impl Control {
+    /// Start the agent of this host in this process, the driver.
+    #[staticmethod]
+    fn start_agent(py: Python<'_>, job: [u8; 16], proc: u64, config: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let (job, proc) = (JobId(job), proc_id(proc)?);
+        let config_value = agent_config(py, job, proc, config)?;
+        let drain_logs = Duration::from_secs_f64(item(config, "drain_logs_s")?.unwrap_or(1.0));
+        let was_subreaper = child_subreaper().is_ok_and(|reaper| reaper.is_some());
+        set_child_subreaper(Some(getpid())).map_err(system_error)?;
+        let log = Log::start()?;
+        let log_for_thread = log.clone();
+        let shared = start_thread(&[], move |door, _| {
+            // Started in the thread, so that everything it opens is in its own table.
+            match Basis::open(&door) {
+                Ok(basis) => Host::new(config_value, door, log_for_thread, basis).run(),
+                Err(error) => fail(door, &error),
+            }
+        })?;
+        let agent = Some(AgentSide {
+            log,
+            drain_logs,
+            was_subreaper,
+        });
+        Ok(Self::new(shared, (job, proc, Incarnation::default()), agent))
+    }
+
+    /// Start the client of the host's agent in this process, a proc. Takes the descriptors over.
+    #[staticmethod]
+    fn start_client(
+        job: [u8; 16],
+        proc: u64,
+        incarnation: u32,
+        owner: u64,
+        fds: HashMap<String, i32>,
+    ) -> PyResult<Self> {
+        let (job, proc, _owner) = (JobId(job), proc_id(proc)?, proc_id(owner)?);
+        let incarnation = Incarnation(incarnation);
+        let mut fds = fds;
+        for name in ["tombstone_a", "tombstone_b"] {
+            tombstone::hold(take_descriptor(&mut fds, name)?)?;
+        }
+        let control = take_descriptor(&mut fds, "control")?;
+        let driver = take_descriptor(&mut fds, "driver")?;
+        let mark = descendants::mark(job, Some(proc), incarnation);
+        let shared = start_thread(&[control.as_fd(), driver.as_fd()], move |door, mut given| {
+            let (Some(driver), Some(control)) = (given.pop(), given.pop()) else {
+                return;
+            };
+            match Client::watch_all(&control, &driver, &door) {
+                Ok(epoll) => Client::new(epoll, control, driver, door, mark).run(),
+                Err(error) => fail(door, &error.into()),
+            }
+        })?;
+        Ok(Self::new(shared, (job, proc, incarnation), None))
+    }
+
+    /// An eventfd, readable when `drain` has something.
+    #[getter]
+    fn fd(&self) -> i32 {
+        self.shared.event().as_raw_fd()
+    }
+
+    #[getter]
+    fn job<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.job.0)
+    }
+
+    #[getter]
+    fn proc(&self) -> u64 {
+        self.proc.get()
+    }
+
+    #[getter]
+    fn incarnation(&self) -> u32 {
+        self.incarnation.0
+    }
+
+    /// All notices so far, in order.
+    fn drain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        self.check_process()?;
+        let list = PyList::empty(py);
+        for notice in self.shared.take_notices() {
+            let (message, descriptor) = match notice {
+                Notice::Message(message) => (message, None),
+                Notice::WithDescriptor(message) => {
+                    let descriptor = self.take_descriptor();
+                    if descriptor.is_none() {
+                        if let Some(substitute) = self.lost(message)? {
+                            list.append(notice::tuple(py, substitute, None)?)?;
+                        }
+                        continue;
+                    }
+                    (message, descriptor)
+                }
+            };
+            list.append(notice::tuple(py, message, descriptor)?)?;
+        }
+        Ok(list)
+    }
+
+    /// Start the procs of one mesh.
+    #[pyo3(signature = (mesh, name, ranks, template, policy, owner, logs, ask = false))]
+    fn spawn_procs(
+        &self,
+        mesh: u64,
+        name: String,
+        ranks: Vec<RankTuple<'_>>,
+        template: Option<TemplateTuple<'_>>,
+        policy: Option<PolicyTuple>,
+        owner: u64,
+        logs: bool,
+        ask: bool,
+    ) -> PyResult<()> {
+        let ranks = ranks.into_iter().map(rank).collect::<PyResult<Vec<Rank>>>()?;
+        let cold_without_environ = |rank: &Rank| rank.launch.environ.is_none();
+        if template.is_none() && ranks.iter().any(cold_without_environ) {
+            return Err(PyValueError::new_err(
+                "without a template every rank needs env_start",
+            ));
+        }
+        let (template, template_environ) = match template {
+            None => (None, Environ::new()),
+            Some((preload, sys_path, environ)) => {
+                (Some(TemplateKey { preload, sys_path }), self::environ(&environ)?)
+            }
+        };
+        let policy = policy.map(self::policy).transpose()?;
+        let (mesh, owner) = (mesh_id(mesh)?, proc_id(owner)?);
+        let spawn = Spawn {
+            mesh,
+            name,
+            owner,
+            template,
+            template_environ,
+            policy,
+            logs,
+            ask,
+            ranks,
+        };
+        self.say(ToAgent::Spawn(Box::new(spawn)))
+    }
+
+    /// Answer "ask": start this incarnation with this.
+    fn respawn(
+        &self,
+        proc: u64,
+        incarnation: u32,
+        spec: &[u8],
+        env_start: Option<&Bound<'_, PyDict>>,
+        command: Option<Vec<String>>,
+    ) -> PyResult<()> {
+        let environ = env_start.map(environ).transpose()?;
+        let launch = Ok(Launch {
+            spec: spec.into(),
+            environ,
+            command,
+        });
+        self.say(ToAgent::Respawn {
+            proc: proc_id(proc)?,
+            incarnation: Incarnation(incarnation),
+            launch,
+        })
+    }
+
+    /// Answer "ask": there is nothing to start it with.
+    fn respawn_failed(&self, proc: u64, incarnation: u32, text: String) -> PyResult<()> {
+        let incarnation = Incarnation(incarnation);
+        self.say(ToAgent::Respawn {
+            proc: proc_id(proc)?,
+            incarnation,
+            launch: Err(text),
+        })
+    }
+
+    /// Keep a constructor's message for later incarnations.
+    fn record_actor(&self, procs: Vec<u64>, mesh: u64, payload: &[u8]) -> PyResult<()> {
+        let (procs, mesh) = (proc_ids(&procs)?, mesh_id(mesh)?);
+        self.say(ToAgent::RecordActor {
+            procs,
+            mesh,
+            payload: payload.into(),
+        })
+    }
+
+    /// Forget the constructors of this actor mesh.
+    fn forget_actor(&self, procs: Vec<u64>, mesh: u64) -> PyResult<()> {
+        self.say(ToAgent::ForgetActor {
+            procs: proc_ids(&procs)?,
+            mesh: mesh_id(mesh)?,
+        })
+    }
+
+    /// Ask for a data lane.
+    fn connect(&self, proc: u64) -> PyResult<()> {
+        self.say(ToAgent::Connect { proc: proc_id(proc)? })
+    }
+
+    /// This proc is ready.
+    fn up(&self) -> PyResult<()> {
+        self.say(ToAgent::Up)
+    }
+
+    /// This proc cannot start, and ends now.
+    fn start_failed(&self, text: String) -> PyResult<()> {
+        self.say(ToAgent::StartFailed { reason: text })
+    }
+
+    /// End procs for good.
+    fn stop(&self, procs: Vec<u64>, reason: String, grace_s: f64, sigterm_s: f64) -> PyResult<()> {
+        let patience = patience(grace_s, sigterm_s)?;
+        self.say(ToAgent::Stop {
+            procs: proc_ids(&procs)?,
+            reason,
+            patience,
+        })
+    }
+
+    /// End procs, then start their next incarnation.
+    fn restart(&self, procs: Vec<u64>, reason: String, grace_s: f64, sigterm_s: f64) -> PyResult<()> {
+        let patience = patience(grace_s, sigterm_s)?;
+        self.say(ToAgent::Restart {
+            procs: proc_ids(&procs)?,
+            reason,
+            patience,
+        })
+    }
+
+    /// SIGKILL procs at once.
+    #[pyo3(signature = (procs, reason = None))]
+    fn kill(&self, procs: Vec<u64>, reason: Option<String>) -> PyResult<()> {
+        self.say(ToAgent::Kill {
+            procs: proc_ids(&procs)?,
+            reason,
+        })
+    }
+
+    /// Offer a shared segment to another proc. The descriptor stays the caller's.
+    fn segment_offer(&self, to_proc: u64, segment_id: u64, size: u64, fd: i32) -> PyResult<()> {
+        self.check_process()?;
+        let to = proc_id(to_proc)?;
+        if fd < 0 {
+            return Err(PyValueError::new_err("the descriptor is closed"));
+        }
+        // SAFETY: the caller keeps it open during this call, as for every function that takes a number.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(fd) };
+        socket::send(self.shared.handover(), &[0], &[descriptor]).map_err(system_error)?;
+        let message = ToAgent::SegmentOffer {
+            to,
+            segment: segment_id,
+            size_bytes: size,
+        };
+        self.command(Command::WithDescriptor(message))
+    }
+
+    /// Answer "segment".
+    fn segment_ack(&self, to_proc: u64, segment_id: u64, ok: bool) -> PyResult<()> {
+        self.say(ToAgent::SegmentAck {
+            to: proc_id(to_proc)?,
+            segment: segment_id,
+            ok,
+        })
+    }
+
+    /// End what is left, and the control thread.
+    #[pyo3(signature = (timeout_s = 5.0))]
+    fn close(&self, py: Python<'_>, timeout_s: f64) -> PyResult<()> {
+        self.check_process()?;
+        if self.is_closed.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let until_ns = now_ns().saturating_add(nanoseconds(timeout_s)?);
+        self.command(Command::Close { until_ns })?;
+        py.detach(|| {
+            // What comes after the procs' end has bounds of its own.
+            self.shared
+                .wait_ended(Duration::from_secs_f64(timeout_s) + Duration::from_secs(3));
+            if let Some(agent) = &self.agent {
+                agent.log.flush(agent.drain_logs);
+                agent.log.close();
+                if !agent.was_subreaper {
+                    let _ = set_child_subreaper(None);
+                }
+            }
+        });
+        Ok(())
+    }
+}
+
+impl Control {
+    fn new(shared: Arc<Shared>, ids: (JobId, ProcId, Incarnation), agent: Option<AgentSide>) -> Self {
+        let (job, proc, incarnation) = ids;
+        Self {
+            shared,
+            pid: process::id(),
+            job,
+            proc,
+            incarnation,
+            agent,
+            is_closed: AtomicBool::new(false),
+        }
+    }
+
+    fn check_process(&self) -> PyResult<()> {
+        if process::id() == self.pid {
+            return Ok(());
+        }
+        let text = format!(
+            "this process is a fork of process {}, in which roost was started; roost does not work in a fork",
+            self.pid
+        );
+        Err(PyRuntimeError::new_err(text))
+    }
+
+    fn say(&self, message: ToAgent) -> PyResult<()> {
+        self.check_process()?;
+        self.command(Command::Message(message))
+    }
+
+    fn command(&self, command: Command) -> PyResult<()> {
+        self.shared.command(command).map_err(|_| {
+            PyRuntimeError::new_err("the control thread takes no requests any more: too many wait")
+        })
+    }
+
+    fn take_descriptor(&self) -> Option<OwnedFd> {
+        socket::receive(self.shared.handover(), &mut [0])
+            .ok()?
+            .descriptors
+            .pop()
+    }
+
+    /// A notice lost its descriptor, because this process has none left: say so to both sides.
+    fn lost(&self, message: ToClient) -> PyResult<Option<ToClient>> {
+        match message {
+            ToClient::Connected { proc, .. } => {
+                self.say(ToAgent::ConnectLost { proc })?;
+                let reason = "no file descriptors left for a data lane (EMFILE)".to_owned();
+                Ok(Some(ToClient::ConnectFailed { proc, reason }))
+            }
+            ToClient::Segment { from, segment, .. } => {
+                self.say(ToAgent::SegmentAck {
+                    to: from,
+                    segment,
+                    ok: false,
+                })?;
+                Ok(None)
+            }
+            message => Ok(Some(message)),
+        }
+    }
+}
+
+/// Start the control thread with its ends of what it shares with Python, and these descriptors.
+fn start_thread(
+    given: &[BorrowedFd<'_>],
+    run: impl FnOnce(Door, Vec<OwnedFd>) + Send + 'static,
+) -> PyResult<Arc<Shared>> {
+    let (shared, far) = Shared::new().map_err(system_error)?;
+    let shared = Arc::new(shared);
+    let for_thread = shared.clone();
+    let kept: Vec<BorrowedFd<'_>> = [shared.event(), shared.wake(), far.as_fd()]
+        .into_iter()
+        .chain(given.iter().copied())
+        .collect();
+    table::start("roost-control", STACK_BYTES, &kept, move |mut owned| {
+        let given = owned.split_off(3);
+        let mut owned = owned.into_iter();
+        if let (Some(event), Some(wake), Some(handover)) = (owned.next(), owned.next(), owned.next()) {
+            table::occupy_standard_streams();
+            run(
+                Door::new(
+                    for_thread,
+                    Ends {
+                        event,
+                        wake,
+                        handover,
+                    },
+                ),
+                given,
+            );
+        }
+    })?;
+    Ok(shared)
+}
+
+/// The thread cannot work: say so, and end.
+fn fail(mut door: Door, error: &std::io::Error) {
+    door.push(
+        ToClient::Warning {
+            text: format!("the control thread could not start: {error}"),
+        },
+        None,
+    );
+    door.close();
+}
+
+fn agent_config(py: Python<'_>, job: JobId, driver: ProcId, config: &Bound<'_, PyDict>) -> PyResult<Config> {
+    let executable = match item::<Vec<String>>(config, "executable")? {
+        Some(executable) => executable,
+        None => vec![py.import("sys")?.getattr("executable")?.extract()?],
+    };
+    let package_path = item(config, "package_path")?.map_or_else(|| package_path(py), Ok)?;
+    let grace_s = item(config, "grace_s")?.unwrap_or(5.0);
+    let sigterm_s = item(config, "sigterm_s")?.unwrap_or(3.0);
+    // Only spreads pauses: two drivers that started together should not restart together.
+    let seed = item(config, "seed")?.unwrap_or_else(|| now_ns() ^ u64::from(process::id()) << 32);
+    Ok(Config {
+        job,
+        driver,
+        executable,
+        package_path,
+        patience: patience(grace_s, sigterm_s)?,
+        seed,
+    })
+}
+
+/// The folder that holds the package.
+fn package_path(py: Python<'_>) -> PyResult<String> {
+    let package: String = py.import("roost")?.getattr("__file__")?.extract()?;
+    let folder = Path::new(&package).parent().and_then(Path::parent);
+    Ok(folder
+        .map(|folder| folder.to_string_lossy().into_owned())
+        .unwrap_or_default())
+}
+
+fn item<'py, T: FromPyObjectOwned<'py, Error: Into<PyErr>>>(
+    config: &Bound<'py, PyDict>,
+    name: &str,
+) -> PyResult<Option<T>> {
+    config
+        .get_item(name)?
+        .map(|value| value.extract().map_err(Into::into))
+        .transpose()
+}
+
+fn rank(rank: RankTuple<'_>) -> PyResult<Rank> {
+    let (proc, label, spec, env_start, command) = rank;
+    let environ = env_start.as_ref().map(environ).transpose()?;
+    let launch = Launch {
+        spec: spec.as_bytes().into(),
+        environ,
+        command,
+    };
+    Ok(Rank {
+        proc: proc_id(proc)?,
+        label,
+        launch,
+    })
+}
+
+fn environ(dict: &Bound<'_, PyDict>) -> PyResult<Environ> {
+    let bytes = |text: Bound<'_, PyAny>| -> PyResult<Bytes> {
+        let text: OsString = text.extract()?;
+        Ok(text.into_vec().into())
+    };
+    dict.iter()
+        .map(|(name, value)| Ok((bytes(name)?, bytes(value)?)))
+        .collect()
+}
+
+fn policy(policy: PolicyTuple) -> PyResult<Policy> {
+    let (limit, within_s, backoff_min_s, backoff_max_s, scope, when, while_down) = policy;
+    let unknown = |what: &str, value: &str| PyValueError::new_err(format!("{what} cannot be {value:?}"));
+    Ok(Policy {
+        limit,
+        within_ns: nanoseconds(within_s)?,
+        backoff_min_ns: nanoseconds(backoff_min_s)?,
+        backoff_max_ns: nanoseconds(backoff_max_s)?,
+        scope: match scope.as_str() {
+            "one" => Scope::One,
+            "all" => Scope::All,
+            "rest" => Scope::Rest,
+            other => return Err(unknown("scope", other)),
+        },
+        when: match when.as_str() {
+            "failed" => When::Failed,
+            "always" => When::Always,
+            other => return Err(unknown("when", other)),
+        },
+        while_down: match while_down.as_str() {
+            "fail" => WhileDown::Fail,
+            "wait" => WhileDown::Wait,
+            other => return Err(unknown("while_down", other)),
+        },
+    })
+}
+
+fn patience(grace_s: f64, sigterm_s: f64) -> PyResult<Patience> {
+    Ok(Patience {
+        grace_ns: nanoseconds(grace_s)?,
+        sigterm_ns: nanoseconds(sigterm_s)?,
+    })
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "checked to be in range; a fraction of a nanosecond does not matter"
+)]
+fn nanoseconds(seconds: f64) -> PyResult<u64> {
+    // Above this a sum of two times could overflow; it is 146 years.
+    const SECONDS_MAX: f64 = 4.6e9;
+    if seconds >= 0.0 {
+        Ok((seconds.min(SECONDS_MAX) * 1e9) as u64)
+    } else {
+        Err(PyValueError::new_err(format!(
+            "a time of {seconds} s is not zero or more"
+        )))
+    }
+}
+
+fn proc_id(number: u64) -> PyResult<ProcId> {
+    ProcId::new(number).ok_or_else(|| PyValueError::new_err("a proc's id is never 0"))
+}
+
+fn proc_ids(numbers: &[u64]) -> PyResult<Vec<ProcId>> {
+    numbers.iter().map(|&number| proc_id(number)).collect()
+}
+
+fn mesh_id(number: u64) -> PyResult<MeshId> {
+    MeshId::new(number).ok_or_else(|| PyValueError::new_err("a mesh's id is never 0"))
+}
+
+fn take_descriptor(fds: &mut HashMap<String, i32>, name: &str) -> PyResult<OwnedFd> {
+    let number = fds.remove(name).filter(|&number| number >= 0);
+    let number = number.ok_or_else(|| PyValueError::new_err(format!("no descriptor named {name}")))?;
+    // SAFETY: the caller gives it up, as the method says; a number that is not open makes the next use fail.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+fn system_error(error: rustix::io::Errno) -> PyErr {
+    PyOSError::new_err((error.raw_os_error(), std::io::Error::from(error).to_string()))
+}

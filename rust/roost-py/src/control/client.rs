@@ -1,0 +1,215 @@
+//! The control thread in a proc: between its Python and the agent of its host.
+//!
+//! When the driver ends, or the agent drops the lane, the proc ends itself and what it has started, with SIGKILL and
+//! without a word from Python.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process;
+
+use roost_core::control::{ToAgent, ToClient};
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, getpgrp, kill_process, kill_process_group};
+
+use super::descendants::{self, Target};
+use super::door::{Door, Order};
+use super::lane::{Arrived, Lane, LaneError};
+
+const CONTROL: u64 = 1;
+const DRIVER: u64 = 2;
+const WAKE: u64 = 3;
+const HANDOVER: u64 = 4;
+
+/// Messages taken from the lane before Python's commands get their turn.
+const MESSAGES_A_TURN_MAX: usize = 64;
+
+#[derive(Debug)]
+pub(super) struct Client {
+    epoll: OwnedFd,
+    control: Lane,
+    /// Of the driver's process; only watched.
+    _driver: OwnedFd,
+    door: Door,
+    mark: String,
+}
+
+/// Why the thread ends.
+enum End {
+    /// Python closed it.
+    Closed,
+    /// The proc has no right to live on.
+    Orphaned,
+}
+
+impl Client {
+    /// Watch all that it hears from.
+    pub(super) fn watch_all(control: &OwnedFd, driver: &OwnedFd, door: &Door) -> Result<OwnedFd, Errno> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        for (source, data) in [
+            (control.as_fd(), CONTROL),
+            (driver.as_fd(), DRIVER),
+            (door.wake(), WAKE),
+        ] {
+            epoll::add(&epoll, source, EventData::new_u64(data), EventFlags::IN)?;
+        }
+        epoll::add(
+            &epoll,
+            door.handover(),
+            EventData::new_u64(HANDOVER),
+            EventFlags::empty(),
+        )?;
+        Ok(epoll)
+    }
+
+    pub(super) fn new(epoll: OwnedFd, control: OwnedFd, driver: OwnedFd, door: Door, mark: String) -> Self {
+        Self {
+            epoll,
+            control: Lane::new(control),
+            _driver: driver,
+            door,
+            mark,
+        }
+    }
+
+    /// Until Python closes it, or the proc ends.
+    pub(super) fn run(mut self) {
+        let end = catch_unwind(AssertUnwindSafe(|| self.turns()));
+        match end {
+            Ok(End::Closed) => self.door.close(),
+            // After a panic nobody would hear of the driver's end: better none than an orphan.
+            Ok(End::Orphaned) | Err(_) => self.end_process(),
+        }
+    }
+
+    fn turns(&mut self) -> End {
+        let mut events: Vec<Event> = Vec::with_capacity(8);
+        loop {
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return End::Orphaned,
+            }
+            for event in events.drain(..) {
+                let end = match event.data.u64() {
+                    CONTROL => self.messages(event.flags),
+                    WAKE => self.commands(),
+                    DRIVER => Some(End::Orphaned),
+                    _ => {
+                        self.door.flush();
+                        None
+                    }
+                };
+                if let Some(end) = end {
+                    return end;
+                }
+            }
+            if self.watch().is_err() {
+                return End::Orphaned;
+            }
+        }
+    }
+
+    /// Ask for room only where something waits for it.
+    fn watch(&self) -> Result<(), Errno> {
+        let out = |blocked: bool| {
+            if blocked {
+                EventFlags::OUT
+            } else {
+                EventFlags::empty()
+            }
+        };
+        let control = EventFlags::IN | out(self.control.is_blocked());
+        epoll::modify(
+            &self.epoll,
+            self.control.socket(),
+            EventData::new_u64(CONTROL),
+            control,
+        )?;
+        let handover = out(self.door.is_blocked());
+        epoll::modify(
+            &self.epoll,
+            self.door.handover(),
+            EventData::new_u64(HANDOVER),
+            handover,
+        )
+    }
+
+    fn messages(&mut self, flags: EventFlags) -> Option<End> {
+        if flags.contains(EventFlags::OUT) && self.control.flush().is_err() {
+            return Some(End::Orphaned);
+        }
+        for _ in 0..MESSAGES_A_TURN_MAX {
+            match self.control.receive() {
+                Ok(Arrived { message, descriptor }) => self.message(message, descriptor),
+                Err(LaneError::Empty) => return None,
+                Err(error @ LaneError::Lost) => {
+                    self.door.push(
+                        ToClient::Warning {
+                            text: error.to_string(),
+                        },
+                        None,
+                    );
+                }
+                Err(LaneError::Closed | LaneError::Broken(_)) => return Some(End::Orphaned),
+            }
+        }
+        None
+    }
+
+    fn message(&mut self, message: ToClient, descriptor: Option<OwnedFd>) {
+        match (&message, &descriptor) {
+            (ToClient::Connected { proc, .. }, None) => {
+                let proc = *proc;
+                let reason = "no file descriptors left for a data lane".to_owned();
+                self.door.push(ToClient::ConnectFailed { proc, reason }, None);
+                self.send(&ToAgent::ConnectLost { proc }, None);
+            }
+            (ToClient::Segment { from, segment, .. }, None) => {
+                self.send(
+                    &ToAgent::SegmentAck {
+                        to: *from,
+                        segment: *segment,
+                        ok: false,
+                    },
+                    None,
+                );
+            }
+            _ => self.door.push(message, descriptor),
+        }
+    }
+
+    fn commands(&mut self) -> Option<End> {
+        for (order, descriptor) in self.door.commands() {
+            match order {
+                Order::Message(message) => self.send(&message, descriptor),
+                Order::Close { .. } => return Some(End::Closed),
+            }
+        }
+        None
+    }
+
+    fn send(&mut self, message: &ToAgent, descriptor: Option<OwnedFd>) {
+        // A lane that is closed is seen by the next read, which ends the proc; what else can fail is the memory file
+        // of a long message.
+        if let Err(error) = self.control.send(message, descriptor) {
+            let text = format!("a request to the host's agent was lost: {error}");
+            self.door.push(ToClient::Warning { text }, None);
+        }
+    }
+
+    fn end_process(&self) {
+        let own = process::id();
+        let target = Target {
+            mark: self.mark.clone(),
+            pid: Some(own),
+        };
+        descendants::kill(&[target], None);
+        let own = Pid::from_raw(own.cast_signed());
+        if own == Some(getpgrp()) {
+            let _ = kill_process_group(getpgrp(), Signal::KILL);
+        }
+        if let Some(own) = own {
+            let _ = kill_process(own, Signal::KILL);
+        }
+    }
+}

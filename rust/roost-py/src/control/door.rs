@@ -1,0 +1,101 @@
+//! The control thread's way to Python: notices in order, each with its descriptor.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use roost_core::control::{ToAgent, ToClient};
+use rustix::io::Errno;
+
+use super::shared::{Command, Ends, Notice, Shared};
+use super::socket;
+
+#[derive(Debug)]
+pub(super) struct Door {
+    shared: Arc<Shared>,
+    ends: Ends,
+    /// What the hand-over socket had no room for, and what comes after it. Python takes descriptors out when it
+    /// drains; until then each of these holds one, so their number is bounded by what the table takes.
+    waiting: VecDeque<(ToClient, Option<OwnedFd>)>,
+}
+
+impl Door {
+    pub(super) fn new(shared: Arc<Shared>, ends: Ends) -> Self {
+        Self {
+            shared,
+            ends,
+            waiting: VecDeque::new(),
+        }
+    }
+
+    /// Readable when Python has said something.
+    pub(super) fn wake(&self) -> BorrowedFd<'_> {
+        self.ends.wake.as_fd()
+    }
+
+    /// Writable when waiting descriptors may go.
+    pub(super) fn handover(&self) -> BorrowedFd<'_> {
+        self.ends.handover.as_fd()
+    }
+
+    /// Whether something waits for room in the hand-over socket.
+    pub(super) fn is_blocked(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    pub(super) fn push(&mut self, message: ToClient, descriptor: Option<OwnedFd>) {
+        self.waiting.push_back((message, descriptor));
+        self.flush();
+    }
+
+    /// Hand over what there is room for.
+    pub(super) fn flush(&mut self) {
+        while let Some((message, descriptor)) = self.waiting.pop_front() {
+            let Some(descriptor) = descriptor else {
+                self.shared.notify(&self.ends, Notice::Message(message));
+                continue;
+            };
+            match socket::send(&self.ends.handover, &[0], &[descriptor.as_fd()]) {
+                Ok(()) => self.shared.notify(&self.ends, Notice::WithDescriptor(message)),
+                Err(Errno::AGAIN | Errno::TOOMANYREFS) => {
+                    self.waiting.push_front((message, Some(descriptor)));
+                    return;
+                }
+                // Python's end is gone with its `Control`: nobody wants to know.
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// What Python wants, with the descriptors that it gave.
+    pub(super) fn commands(&mut self) -> Vec<(Order, Option<OwnedFd>)> {
+        let commands = self.shared.take_commands(&self.ends);
+        commands
+            .into_iter()
+            .map(|command| match command {
+                Command::Message(message) => (Order::Message(message), None),
+                Command::WithDescriptor(message) => (Order::Message(message), self.take_descriptor()),
+                Command::Close { until_ns } => (Order::Close { until_ns }, None),
+            })
+            .collect()
+    }
+
+    fn take_descriptor(&self) -> Option<OwnedFd> {
+        socket::receive(&self.ends.handover, &mut [0])
+            .ok()?
+            .descriptors
+            .pop()
+    }
+
+    /// Tell Python that the thread has ended.
+    pub(super) fn close(&self) {
+        self.shared.end();
+    }
+}
+
+/// What Python wants.
+#[derive(Debug)]
+pub(super) enum Order {
+    Message(ToAgent),
+    Close { until_ns: u64 },
+}

@@ -1,0 +1,418 @@
+//! The control thread in the driver: what happens on this host goes into `roost_core::agent`, and what that says is
+//! done here.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `launch` | makes a proc: sockets, pipes, memory files; by the template or cold |
+//! | `templates` | the template processes and their protocol |
+//! | `watch` | sees procs end |
+//! | `pump` | reads their output |
+//! | `sweeper` | ends what they leave behind, on a thread of its own |
+
+mod launch;
+mod outputs;
+mod pump;
+mod sweeper;
+mod templates;
+mod watch;
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process;
+use std::sync::Arc;
+
+use roost_core::agent::{Agent, Input, TemplateId, Token};
+use roost_core::control::{Patience, ToClient};
+use roost_core::id::{Incarnation, JobId, ProcId};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use self::launch::Running;
+use self::pump::Stream;
+use self::sweeper::Sweeper;
+use self::templates::TemplateProcess;
+use self::watch::{Closing, Unreaped};
+use super::clock::{now_ns, remaining};
+use super::door::{Door, Order};
+use super::lane::LaneError;
+use super::log::Log;
+use super::procfs;
+
+/// What Python sets.
+#[derive(Debug, Clone)]
+pub(super) struct Config {
+    pub(super) job: JobId,
+    pub(super) driver: ProcId,
+    /// The interpreter and its flags.
+    pub(super) executable: Vec<String>,
+    /// The folder that holds the package.
+    pub(super) package_path: String,
+    /// For procs whose owner ended.
+    pub(super) patience: Patience,
+    pub(super) seed: u64,
+}
+
+/// Where an event comes from. The order is the order of handling: what a proc said last, and what a template knows of
+/// it, is heard before its death.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Source {
+    Template(TemplateId),
+    Client(ProcId),
+    Wake,
+    Handover,
+    Pipe(ProcId, Stream),
+    TemplatePipe(TemplateId, Stream),
+    TemplateEnd(TemplateId),
+    Tombstone(ProcId, usize),
+    End(ProcId),
+}
+
+/// Messages taken from one proc before the others get their turn.
+const MESSAGES_A_TURN_MAX: usize = 64;
+
+#[derive(Debug)]
+pub(super) struct Host {
+    config: Config,
+    agent: Agent,
+    epoll: OwnedFd,
+    sources: HashMap<u64, Source>,
+    next_source: u64,
+    door: Door,
+    log: Arc<Log>,
+    sweeper: Sweeper,
+    /// Of this process: procs and templates watch it.
+    own: OwnedFd,
+    inputs: VecDeque<Input>,
+    tokens: HashMap<Token, OwnedFd>,
+    next_token: u64,
+    running: HashMap<ProcId, Running>,
+    /// Procs whose tombstone fell while their process seemed to run on.
+    closing: Vec<Closing>,
+    /// Procs that ended while their parent, the template, was ending too.
+    unreaped: Vec<Unreaped>,
+    templates: HashMap<TemplateId, TemplateProcess>,
+    oom_kills: Option<procfs::OomKills>,
+    close_until_ns: Option<u64>,
+}
+
+/// What the agent needs of the system before anything else.
+#[derive(Debug)]
+pub(super) struct Basis {
+    epoll: OwnedFd,
+    sweeper: Sweeper,
+    own: OwnedFd,
+}
+
+/// The first two sources, which are always there.
+const WAKE: u64 = 0;
+const HANDOVER: u64 = 1;
+
+impl Basis {
+    pub(super) fn open(door: &Door) -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, door.wake(), EventData::new_u64(WAKE), EventFlags::IN)?;
+        epoll::add(
+            &epoll,
+            door.handover(),
+            EventData::new_u64(HANDOVER),
+            EventFlags::empty(),
+        )?;
+        let own = Pid::from_raw(process::id().cast_signed()).expect("a process id is not zero");
+        Ok(Self {
+            epoll,
+            sweeper: Sweeper::start()?,
+            own: pidfd_open(own, PidfdFlags::empty())?,
+        })
+    }
+}
+
+impl Host {
+    pub(super) fn new(config: Config, door: Door, log: Arc<Log>, basis: Basis) -> Self {
+        let Basis { epoll, sweeper, own } = basis;
+        Self {
+            agent: Agent::new(config.driver, config.patience, config.seed),
+            config,
+            epoll,
+            sources: HashMap::from([(WAKE, Source::Wake), (HANDOVER, Source::Handover)]),
+            next_source: HANDOVER + 1,
+            door,
+            log,
+            sweeper,
+            own,
+            inputs: VecDeque::new(),
+            tokens: HashMap::new(),
+            next_token: 0,
+            running: HashMap::new(),
+            closing: Vec::new(),
+            unreaped: Vec::new(),
+            templates: HashMap::new(),
+            oom_kills: procfs::OomKills::find(),
+            close_until_ns: None,
+        }
+    }
+
+    /// Until Python closes it.
+    pub(super) fn run(mut self) {
+        let result = catch_unwind(AssertUnwindSafe(|| self.turns()));
+        if result.is_err() {
+            let text = "the control thread has failed (a bug in roost); all procs are ended".to_owned();
+            self.door.push(ToClient::Warning { text }, None);
+        }
+        // Also after a panic: no proc may outlive the agent.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.end_everything()));
+        self.door.close();
+    }
+
+    fn turns(&mut self) {
+        let mut events: Vec<Event> = Vec::with_capacity(256);
+        while !self.is_done() {
+            let timeout = self.next_wakeup_ns().map(remaining);
+            self.wait(&mut events, timeout.as_ref());
+            let mut due: Vec<(Source, EventFlags)> = events
+                .drain(..)
+                .filter_map(|event| Some((*self.sources.get(&event.data.u64())?, event.flags)))
+                .collect();
+            due.sort_unstable_by_key(|(source, _)| *source);
+            for (source, flags) in due {
+                self.event(source, flags);
+            }
+            self.look_again();
+            self.agent.handle(now_ns(), Input::Tick);
+            self.settle();
+            self.watch_room();
+        }
+    }
+
+    fn wait(&self, events: &mut Vec<Event>, timeout: Option<&Timespec>) {
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => panic!("waiting for events fails only with a broken descriptor: {error}"),
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.close_until_ns.is_some_and(|until_ns| {
+            (self.agent.is_empty() && self.running.is_empty()) || until_ns <= now_ns()
+        })
+    }
+
+    fn next_wakeup_ns(&self) -> Option<u64> {
+        [
+            self.agent.next_wakeup_ns(),
+            self.next_look_ns(),
+            self.close_until_ns,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    fn event(&mut self, source: Source, flags: EventFlags) {
+        match source {
+            Source::Template(id) => self.template_readable(id, flags),
+            Source::Client(id) => self.client_readable(id, flags),
+            Source::Wake => self.commands(),
+            Source::Handover => self.door.flush(),
+            Source::Pipe(id, stream) => self.pump(id, stream),
+            Source::TemplatePipe(id, stream) => self.pump_template(id, stream),
+            Source::TemplateEnd(id) => self.template_ended(id),
+            Source::Tombstone(id, number) => self.tombstone(id, number),
+            Source::End(id) => self.process_ended(id),
+        }
+        self.settle();
+    }
+
+    /// Give the agent what has come up, and do what it says, until both are at rest.
+    fn settle(&mut self) {
+        loop {
+            while let Some(output) = self.agent.next_output() {
+                self.perform(output);
+            }
+            let Some(input) = self.inputs.pop_front() else {
+                return;
+            };
+            let descriptor = match &input {
+                Input::Message { descriptor, .. } => *descriptor,
+                _ => None,
+            };
+            self.agent.handle(now_ns(), input);
+            while let Some(output) = self.agent.next_output() {
+                self.perform(output);
+            }
+            // A descriptor that nothing was done with is closed.
+            descriptor.and_then(|token| self.tokens.remove(&token));
+        }
+    }
+
+    fn commands(&mut self) {
+        for (order, descriptor) in self.door.commands() {
+            match order {
+                Order::Message(message) => {
+                    let descriptor = descriptor.map(|descriptor| self.keep(descriptor));
+                    self.inputs.push_back(Input::Message {
+                        from: self.config.driver,
+                        message,
+                        descriptor,
+                    });
+                }
+                Order::Close { until_ns } => {
+                    self.close_until_ns = Some(until_ns);
+                    self.inputs.push_back(Input::Close);
+                }
+            }
+        }
+    }
+
+    /// What a proc says.
+    fn client_readable(&mut self, id: ProcId, flags: EventFlags) {
+        if flags.contains(EventFlags::OUT)
+            && let Some(lane) = self
+                .running
+                .get_mut(&id)
+                .and_then(|running| running.control.as_mut())
+            && lane.flush().is_err()
+        {
+            self.close_lane(id);
+        }
+        self.hear(id, MESSAGES_A_TURN_MAX);
+    }
+
+    /// Take up to `count` messages from a proc.
+    fn hear(&mut self, id: ProcId, count: usize) {
+        for _ in 0..count {
+            let Some(running) = self.running.get_mut(&id) else {
+                return;
+            };
+            let Some(lane) = running.control.as_mut() else {
+                return;
+            };
+            match lane.receive() {
+                Ok(arrived) => {
+                    let descriptor = arrived.descriptor.map(|descriptor| self.keep(descriptor));
+                    self.inputs.push_back(Input::Message {
+                        from: id,
+                        message: arrived.message,
+                        descriptor,
+                    });
+                }
+                Err(LaneError::Empty) => return,
+                Err(error @ LaneError::Lost) => {
+                    let text = format!("{}: {error}", running.label);
+                    // Without its request the proc would wait for ever.
+                    self.warn(text.clone());
+                    let _ = self.tell(id, &ToClient::Warning { text }, None);
+                }
+                Err(LaneError::Closed) => return self.close_lane(id),
+                Err(error @ LaneError::Broken(_)) => {
+                    let text = format!("{}: {error}", running.label);
+                    self.warn(text);
+                    return self.close_lane(id);
+                }
+            }
+        }
+    }
+
+    /// The proc at the other end ends itself when it sees this, unless it is ending anyway.
+    fn close_lane(&mut self, id: ProcId) {
+        if let Some(lane) = self
+            .running
+            .get_mut(&id)
+            .and_then(|running| running.control.take())
+        {
+            let _ = epoll::delete(&self.epoll, lane.socket());
+        }
+    }
+
+    /// A proc's incarnation, while it has a process.
+    fn running(&mut self, id: ProcId, incarnation: Incarnation) -> Option<&mut Running> {
+        self.running
+            .get_mut(&id)
+            .filter(|running| running.incarnation == incarnation)
+    }
+
+    fn warn(&mut self, text: String) {
+        self.door.push(ToClient::Warning { text }, None);
+    }
+
+    fn keep(&mut self, descriptor: OwnedFd) -> Token {
+        let token = Token(self.next_token);
+        self.next_token += 1;
+        self.tokens.insert(token, descriptor);
+        token
+    }
+
+    fn register(
+        &mut self,
+        descriptor: BorrowedFd<'_>,
+        source: Source,
+        flags: EventFlags,
+    ) -> Result<u64, Errno> {
+        let number = self.next_source;
+        self.next_source += 1;
+        epoll::add(&self.epoll, descriptor, EventData::new_u64(number), flags)?;
+        self.sources.insert(number, source);
+        Ok(number)
+    }
+
+    fn forget(&mut self, sources: &[u64]) {
+        for source in sources {
+            self.sources.remove(source);
+        }
+    }
+
+    /// Ask for room only where something waits for it.
+    fn watch_room(&mut self) {
+        let out = |blocked: bool| {
+            if blocked {
+                EventFlags::OUT
+            } else {
+                EventFlags::empty()
+            }
+        };
+        let handover = EventData::new_u64(HANDOVER);
+        // These calls fail only for a descriptor that is not registered, and that has nothing waiting.
+        let _ = epoll::modify(
+            &self.epoll,
+            self.door.handover(),
+            handover,
+            out(self.door.is_blocked()),
+        );
+        for running in self.running.values_mut() {
+            let Some(lane) = &running.control else { continue };
+            let blocked = lane.is_blocked();
+            if blocked != running.control_blocked {
+                running.control_blocked = blocked;
+                let data = EventData::new_u64(running.control_source);
+                let _ = epoll::modify(&self.epoll, lane.socket(), data, EventFlags::IN | out(blocked));
+            }
+        }
+    }
+
+    fn end_everything(&mut self) {
+        self.kill_rest();
+        self.end_templates();
+        self.sweeper.finish();
+    }
+}
+
+/// Whether a descriptor has something to read, or has ended.
+fn is_readable(descriptor: impl AsFd) -> bool {
+    let mut set = [rustix::event::PollFd::new(
+        &descriptor,
+        rustix::event::PollFlags::IN,
+    )];
+    matches!(
+        rustix::event::poll(
+            &mut set,
+            Some(&Timespec {
+                tv_sec: 0,
+                tv_nsec: 0
+            })
+        ),
+        Ok(1..)
+    )
+}

@@ -1,0 +1,108 @@
+//! Doing what the agent says.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use roost_core::agent::{Input, LaneEnd, Output, Signal};
+use roost_core::control::ToClient;
+use roost_core::id::{Incarnation, ProcId};
+use rustix::process::pidfd_send_signal;
+
+use super::Host;
+use crate::control::{memory, socket};
+
+impl Host {
+    pub(super) fn perform(&mut self, output: Output) {
+        match output {
+            Output::StartTemplate {
+                template,
+                key,
+                environ,
+            } => self.start_template(template, &key, &environ),
+            Output::Launch(order) => self.launch(&order),
+            Output::Send {
+                to,
+                message,
+                descriptor,
+            } => {
+                let descriptor = descriptor.and_then(|token| self.tokens.remove(&token));
+                // The lane of a proc that is ending: its death follows.
+                let _ = self.tell(to, &message, descriptor);
+            }
+            Output::Pair { first, second } => self.pair(first, second),
+            Output::Signal {
+                proc,
+                incarnation,
+                signal,
+            } => self.signal(proc, incarnation, signal),
+        }
+    }
+
+    /// Tell a proc, or the driver.
+    pub(super) fn tell(
+        &mut self,
+        to: ProcId,
+        message: &ToClient,
+        descriptor: Option<OwnedFd>,
+    ) -> io::Result<()> {
+        if to == self.config.driver {
+            self.door.push(message.clone(), descriptor);
+            return Ok(());
+        }
+        let lane = self
+            .running
+            .get_mut(&to)
+            .and_then(|running| running.control.as_mut());
+        lane.map_or_else(
+            || Err(io::ErrorKind::NotConnected.into()),
+            |lane| lane.send(message, descriptor),
+        )
+    }
+
+    /// Make a data lane between two procs.
+    fn pair(&mut self, first: LaneEnd, second: LaneEnd) {
+        match socket::stream_pair() {
+            Ok((one, other)) => {
+                self.hand_out(first, second, one);
+                self.hand_out(second, first, other);
+            }
+            Err(error) => {
+                let reason = format!("no data lane: {}", io::Error::from(error));
+                self.inputs.push_back(Input::PairFailed {
+                    first: first.proc,
+                    second: second.proc,
+                    reason,
+                });
+            }
+        }
+    }
+
+    /// Give one end of a lane to its proc.
+    pub(super) fn hand_out(&mut self, to: LaneEnd, peer: LaneEnd, end: OwnedFd) {
+        if let (Some(slot), Some(running)) = (to.slot, self.running(to.proc, to.incarnation)) {
+            // Slots come round again: what an old lane left there must not count for the new one.
+            let _ = memory::write_at(&running.page, &[0; 8], u64::from(slot) * 8);
+        }
+        let message = ToClient::Connected {
+            proc: peer.proc,
+            incarnation: peer.incarnation,
+            slot: to.slot,
+        };
+        // One that is ending drops its end, which the other sees.
+        let _ = self.tell(to.proc, &message, Some(end));
+    }
+
+    fn signal(&mut self, id: ProcId, incarnation: Incarnation, signal: Signal) {
+        let Some(running) = self.running(id, incarnation) else {
+            return;
+        };
+        let signal = match signal {
+            Signal::Terminate => rustix::process::Signal::TERM,
+            Signal::Kill => rustix::process::Signal::KILL,
+        };
+        if let Some(pidfd) = &running.pidfd {
+            // It fails only when the process has ended, which is on its way to us.
+            let _ = pidfd_send_signal(pidfd, signal);
+        }
+    }
+}

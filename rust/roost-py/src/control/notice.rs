@@ -1,0 +1,158 @@
+//! Notices as Python gets them: tuples of plain values.
+
+use std::os::fd::{IntoRawFd, OwnedFd};
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple};
+use roost_core::control::{Death, DeathKind, Exit, Member, Next, Status, Times, ToClient};
+
+use super::clock::{now_ns, wall_ns};
+
+/// One notice as a tuple. `descriptor` becomes Python's, which has to close it.
+pub(super) fn tuple(
+    py: Python<'_>,
+    notice: ToClient,
+    descriptor: Option<OwnedFd>,
+) -> PyResult<Bound<'_, PyTuple>> {
+    match notice {
+        ToClient::Epoch { epoch } => ("epoch", epoch).into_pyobject(py),
+        ToClient::Connected {
+            proc,
+            incarnation,
+            slot,
+        } => {
+            let slot = slot.map_or(-1, i64::from);
+            ("connected", proc.get(), incarnation.0, number(descriptor), slot).into_pyobject(py)
+        }
+        ToClient::ConnectFailed { proc, reason } => ("connect_failed", proc.get(), reason).into_pyobject(py),
+        ToClient::Member(member) => self::member(py, &member),
+        ToClient::Segment {
+            from,
+            segment,
+            size_bytes,
+        } => ("segment", from.get(), segment, size_bytes, number(descriptor)).into_pyobject(py),
+        ToClient::SegmentAck { from, segment, ok } => {
+            ("segment_ack", from.get(), segment, ok).into_pyobject(py)
+        }
+        ToClient::Stop { reason, deadline_ns } => ("stop", reason, seconds(deadline_ns)).into_pyobject(py),
+        ToClient::Warning { text } => ("warning", text).into_pyobject(py),
+        ToClient::Ask { proc, incarnation } => ("ask", proc.get(), incarnation.0).into_pyobject(py),
+    }
+}
+
+/// The raw number, which Python owns from now on; -1 for none.
+fn number(descriptor: Option<OwnedFd>) -> i32 {
+    descriptor.map_or(-1, IntoRawFd::into_raw_fd)
+}
+
+fn member<'py>(py: Python<'py>, member: &Member) -> PyResult<Bound<'py, PyTuple>> {
+    let details = PyDict::new(py);
+    let name = match &member.status {
+        Status::Starting { times, actors } => {
+            self::times(&details, times)?;
+            let actors: Vec<u64> = actors.iter().map(|mesh| mesh.get()).collect();
+            details.set_item("actors", actors)?;
+            "starting"
+        }
+        Status::Up { pid, times } => {
+            self::times(&details, times)?;
+            details.set_item("pid", pid)?;
+            "up"
+        }
+        Status::Dead { death, next } => {
+            self::death(&details, death)?;
+            details.set_item("next", next_name(*next))?;
+            "dead"
+        }
+        Status::Restarting { delay_ns, reason } => {
+            details.set_item("delay_s", seconds(*delay_ns))?;
+            details.set_item("reason", reason)?;
+            "restarting"
+        }
+        Status::Failed { death, earlier } => {
+            self::death(&details, death)?;
+            let reasons = PyList::empty(py);
+            for death in earlier {
+                let reason = PyDict::new(py);
+                self::death(&reason, death)?;
+                reasons.append(reason)?;
+            }
+            details.set_item("reasons", reasons)?;
+            "failed"
+        }
+        Status::Stopped { death } => {
+            self::death(&details, death)?;
+            "stopped"
+        }
+    };
+    (
+        "member",
+        member.epoch,
+        member.proc.get(),
+        member.incarnation.0,
+        name,
+        details,
+    )
+        .into_pyobject(py)
+}
+
+fn death(details: &Bound<'_, PyDict>, death: &Death) -> PyResult<()> {
+    let (exit_code, signal) = match death.exit {
+        Some(Exit::Code(code)) => (Some(code), None),
+        Some(Exit::Signal(signal)) => (None, Some(signal)),
+        None => (None, None),
+    };
+    details.set_item("kind", kind_name(death.kind))?;
+    details.set_item("exit_code", exit_code)?;
+    details.set_item("signal", signal)?;
+    details.set_item("reason", &death.reason)?;
+    details.set_item("stderr", &death.stderr)?;
+    details.set_item("pid", death.pid)?;
+    // A page that could not be read says that everything may have been started.
+    let started = death
+        .started
+        .map_or(-1, |started| i64::try_from(started).unwrap_or(i64::MAX));
+    details.set_item("started", started)?;
+    times(details, &death.times)
+}
+
+/// Times for people, in seconds since 1970: this is the edge where monotonic time becomes wall time.
+fn times(details: &Bound<'_, PyDict>, times: &Times) -> PyResult<()> {
+    let (wall, now) = (wall_ns(), now_ns());
+    let dict = PyDict::new(details.py());
+    let all = [
+        ("started_at", times.started_ns),
+        ("up_at", times.up_ns),
+        ("died_at", times.died_ns),
+        ("detected_at", times.detected_ns),
+    ];
+    for (name, time) in all {
+        if let Some(time) = time {
+            dict.set_item(name, seconds(wall.saturating_sub(now.saturating_sub(time))))?;
+        }
+    }
+    details.set_item("times", dict)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "Python's times are floats")]
+fn seconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1e9
+}
+
+fn kind_name(kind: DeathKind) -> &'static str {
+    match kind {
+        DeathKind::Exit => "exit",
+        DeathKind::Signal => "signal",
+        DeathKind::Oom => "oom",
+        DeathKind::Start => "start",
+        DeathKind::Stopped => "stopped",
+    }
+}
+
+fn next_name(next: Next) -> &'static str {
+    match next {
+        Next::Restarting => "restarting",
+        Next::Failed => "failed",
+        Next::Stopped => "stopped",
+    }
+}

@@ -1,0 +1,157 @@
+//! What Python and the control thread share.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use roost_core::control::{ToAgent, ToClient};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+
+use super::socket;
+
+/// Commands that wait for the control thread. It takes them at once; so many only wait when it is stuck.
+const COMMANDS_MAX: usize = 1 << 16;
+
+/// From Python to the control thread.
+#[derive(Debug)]
+pub(super) enum Command {
+    Message(ToAgent),
+    /// Its descriptor lies in the hand-over socket.
+    WithDescriptor(ToAgent),
+    /// End everything, until then at the latest.
+    Close {
+        until_ns: u64,
+    },
+}
+
+/// From the control thread to Python.
+#[derive(Debug)]
+pub(super) enum Notice {
+    Message(ToClient),
+    /// Its descriptor lies in the hand-over socket.
+    WithDescriptor(ToClient),
+}
+
+/// The queues between the two. The descriptors here are those of Python's file table.
+#[derive(Debug)]
+pub(super) struct Shared {
+    notices: Mutex<VecDeque<Notice>>,
+    /// Readable when there are notices.
+    event: OwnedFd,
+    commands: Mutex<VecDeque<Command>>,
+    /// Readable when there are commands.
+    wake: OwnedFd,
+    /// Carries descriptors between the two tables.
+    handover: OwnedFd,
+    ended: (Mutex<bool>, Condvar),
+}
+
+/// The control thread's ends.
+#[derive(Debug)]
+pub(super) struct Ends {
+    pub(super) event: OwnedFd,
+    pub(super) wake: OwnedFd,
+    pub(super) handover: OwnedFd,
+}
+
+/// There is no room for another command.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Full;
+
+impl Shared {
+    /// The shared state, and the far end of the hand-over socket.
+    pub(super) fn new() -> Result<(Self, OwnedFd), Errno> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let (handover, far) = socket::packet_pair()?;
+        let shared = Self {
+            notices: Mutex::default(),
+            event: eventfd(0, flags)?,
+            commands: Mutex::default(),
+            wake: eventfd(0, flags)?,
+            handover,
+            ended: (Mutex::new(false), Condvar::new()),
+        };
+        Ok((shared, far))
+    }
+
+    pub(super) fn event(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+
+    pub(super) fn wake(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    pub(super) fn handover(&self) -> BorrowedFd<'_> {
+        self.handover.as_fd()
+    }
+
+    /// Python's side: give a command.
+    pub(super) fn command(&self, command: Command) -> Result<(), Full> {
+        let mut commands = lock(&self.commands);
+        if commands.len() >= COMMANDS_MAX {
+            return Err(Full);
+        }
+        commands.push_back(command);
+        if commands.len() == 1 {
+            signal(&self.wake);
+        }
+        Ok(())
+    }
+
+    /// Python's side: take all notices.
+    pub(super) fn take_notices(&self) -> VecDeque<Notice> {
+        let mut notices = lock(&self.notices);
+        reset(&self.event);
+        std::mem::take(&mut *notices)
+    }
+
+    /// Python's side: wait for the thread's end. Gives whether it came.
+    pub(super) fn wait_ended(&self, timeout: Duration) -> bool {
+        let (ended, changed) = &self.ended;
+        let guard = lock(ended);
+        let (guard, _) = changed
+            .wait_timeout_while(guard, timeout, |ended| !*ended)
+            .unwrap_or_else(PoisonError::into_inner);
+        *guard
+    }
+
+    /// The thread's side: take all commands.
+    pub(super) fn take_commands(&self, ends: &Ends) -> VecDeque<Command> {
+        let mut commands = lock(&self.commands);
+        reset(&ends.wake);
+        std::mem::take(&mut *commands)
+    }
+
+    /// The thread's side: give a notice.
+    pub(super) fn notify(&self, ends: &Ends, notice: Notice) {
+        let mut notices = lock(&self.notices);
+        notices.push_back(notice);
+        if notices.len() == 1 {
+            signal(&ends.event);
+        }
+    }
+
+    /// The thread's side: it has ended.
+    pub(super) fn end(&self) {
+        *lock(&self.ended.0) = true;
+        self.ended.1.notify_all();
+    }
+}
+
+/// A panic in the control thread must not become one in Python's; what the lock guards is whole between any two lines.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn signal(event: &OwnedFd) {
+    // It fails only when the counter is full, and then the other side is awake already.
+    let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
+}
+
+fn reset(event: &OwnedFd) {
+    // It fails only when there was no signal, which is what is wanted.
+    let _ = rustix::io::read(event, &mut [0_u8; 8]);
+}
