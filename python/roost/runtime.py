@@ -8,6 +8,7 @@ import logging
 import os
 import pickle
 import random
+import struct
 import sys
 import threading
 from collections import deque
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from roost import config as _config
 from roost import serialize
-from roost._roost import Control, Done, Node
+from roost._roost import Control, Done, Node, SegmentMap, SegmentPool
 from roost.context import handling
 from roost.errors import ActorDied, MailboxFullError, PeerLostError, StoppedError
 from roost.events import EventStream, event, now
@@ -40,6 +41,12 @@ _dead_letters_logger = logging.getLogger("roost.dead_letters")
 
 # How long a message for a mesh that this process has not heard of waits for it.
 EARLY_WAIT_S = 10.0
+# How long releases of received segments are collected before senders are told: nobody waits for them.
+RELEASE_DELAY_S = 0.02
+# How often idle shared memory is given back.
+TRIM_S = 10.0
+_RELEASE = struct.Struct("<QIB")
+_SEGMENT = struct.Struct("<Q")
 # Items of a stream on their way before its generator waits.
 STREAM_WINDOW = 64
 
@@ -111,7 +118,7 @@ class Runtime:
         self._kept: set[asyncio.Task[Any]] = set()
         self._system_names: dict[str, Callable[[int, int, list[tuple[int, int]], bytes], None]] = {
             ".spawn": self._spawn_here, ".stop": self._stop_here, ".state": self._state, ".early": self._early,
-            ".letter": self._letter, ".streamed": self._streamed,
+            ".letter": self._letter, ".streamed": self._streamed, ".released": self._released, ".forgotten": self._forgotten,
         }  # fmt: skip
         # The last hook before the root, of `roost.run`.
         self.root_supervise: Callable[[Failure], Any] | None = None
@@ -119,6 +126,10 @@ class Runtime:
         self.stop_reason = ""
         self.exit_code: int | None = None
         self.node = Node(job, proc, incarnation, (sys.version_info.major, sys.version_info.minor), self.config.as_builtins())
+        self.pool = SegmentPool(bytes_max=self.config.segments_bytes_max)
+        self.map = SegmentMap(kept_bytes_max=self.config.segments_bytes_max // 2)
+        self._trimming = False
+        self._releasing = False
         self._guard: Any = None
         self._closed = False
         self._background: threading.Thread | None = None
@@ -129,7 +140,8 @@ class Runtime:
         calls = self.calls
         self.node.open({
             "loop": self.loop, "dumps": pickle.dumps, "loads": pickle.loads, "dumps_parts": self.dump_value,
-            "loads_parts": lambda payload, buffers: pickle.loads(payload, buffers=buffers), "segment_view": self.segment_view,
+            "loads_parts": lambda payload, buffers: pickle.loads(payload, buffers=buffers), "map": self.map, "offer": self._offer,
+            "released": self._released_soon,
             "reply": Reply, "gathered_reply": GatheredReply, "pack": calls.pack, "begin": calls.begin, "elsewhere": calls.elsewhere,
             "errored": calls.errored, "unloadable": calls.unloadable, "refused": calls.refused, "bounded": calls.bounded,
             "handling": handling.get, "connect": self.control.connect, "system": self._system,
@@ -236,11 +248,18 @@ class Runtime:
         _logger.warning("%s", text)
 
     def _on_segment(self, sender: int, segment: int, size: int, fd: int) -> None:
-        os.close(fd)
-        self.control.segment_ack(sender, segment, False)
+        ok = fd >= 0
+        if ok:
+            try:
+                self.map.add(sender, segment, size, fd)
+            except OSError as error:
+                _logger.warning("a segment of %d bytes cannot be mapped, its sender copies instead: %s", size, error)
+                ok = False
+        self.control.segment_ack(sender, segment, ok)
 
     def _on_segment_ack(self, receiver: int, segment: int, ok: bool) -> None:
-        pass
+        self.pool.answered(receiver, segment, ok)
+        self.node.retry(receiver)
 
     def _on_ask(self, proc: int, incarnation: int) -> None:
         record, _ = self._owned_procs[proc]
@@ -286,6 +305,8 @@ class Runtime:
         for mesh, ranks, endpoint in letters:
             for rank in ranks:
                 self.dead_letter(f"{failure.name} rank {rank}", endpoint, Point({}), failure.summary, failure, mesh)
+        self.map.sender_gone(proc)
+        self.pool.receiver_gone(proc)
         died = error_of(True)
         for (receiver, _), sender in list(self._senders.items()):
             if receiver == proc:
@@ -617,11 +638,52 @@ class Runtime:
         payload = serialize.alone(dumped)
         if not dumped.buffers:
             return payload
-        return payload, [bytes(buffer) for buffer in dumped.buffers]
+        if procs and all(proc == self.proc for proc in procs):
+            return payload, self.map.copies(dumped.buffers)
+        if not self._trimming:
+            self._trimming = True
+            self.loop.call_soon_threadsafe(self._trim)
+        return payload, self.pool.capture(dumped.buffers)
 
-    def segment_view(self, segment: int, generation: int, offset: int, length: int) -> Any:
-        """A part in shared memory."""
-        raise PeerLostError(f"segment {segment:x} is not mapped here")
+    def _trim(self) -> None:
+        """Give idle shared memory back, now and then."""
+        self.pool.trim()
+        for receiver, segment in self.pool.drain_forgotten():
+            self._send_system(receiver, 1, ".forgotten", _SEGMENT.pack(segment), [])
+        self.loop.call_later(TRIM_S, self._trim)
+
+    def _offer(self, proc: int, segment: int, size: int, fd: int) -> None:
+        """Hand a segment to a receiver; its answer comes by the control thread."""
+        try:
+            self.control.segment_offer(proc, segment, size, fd)
+        except OSError as error:
+            _logger.warning("a segment cannot be handed over, its bytes are copied instead: %s", error)
+            self.pool.answered(proc, segment, False)
+            self.loop.call_soon(self.node.retry, proc)
+        finally:
+            os.close(fd)
+
+    def _released_soon(self) -> None:
+        """Parts of received segments were let go; senders are told together, a little later."""
+        if not self._releasing:
+            self._releasing = True
+            self.loop.call_later(RELEASE_DELAY_S, self._tell_releases)
+
+    def _tell_releases(self) -> None:
+        self._releasing = False
+        notes: dict[int, bytearray] = {}
+        for sender, segment, generation, retire in self.map.drain_released():
+            notes.setdefault(sender, bytearray()).extend(_RELEASE.pack(segment, generation, retire))
+        for sender, note in notes.items():
+            self._send_system(sender, 1, ".released", bytes(note), [])
+
+    def _released(self, mesh: int, sender: int, ranks: list[tuple[int, int]], payload: bytes) -> None:
+        for segment, generation, retire in _RELEASE.iter_unpack(payload):
+            self.pool.released(sender, segment, generation, bool(retire))
+
+    def _forgotten(self, mesh: int, sender: int, ranks: list[tuple[int, int]], payload: bytes) -> None:
+        for (segment,) in _SEGMENT.iter_unpack(payload):
+            self.map.forget(segment)
 
     # Calls ---------------------------------------------------------------------------------------------------------------
     def cancel_call(self, reply: Reply[Any]) -> None:
@@ -912,13 +974,19 @@ def _at_exit() -> None:
 atexit.register(_at_exit)
 
 
+def _before_fork() -> None:
+    runtime = _current
+    if runtime is not None:
+        runtime.map.before_fork()
+
+
 def _after_fork() -> None:
     runtime = _current
     if runtime is not None:
         runtime.node.mark_forked()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
 
 
 def run_proc(spec: dict[str, Any], control: Control, data_fd: int, started_page_fd: int) -> int:

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict, PyString};
 
-use crate::payload::SegmentPart;
+use crate::segment::SegmentMap;
 
 /// What Python lends to the data lane. Every one is called on the loop's own thread, with no lock held.
 pub(crate) struct Hooks {
@@ -13,8 +13,12 @@ pub(crate) struct Hooks {
     /// `roost.serialize`'s, for values with parts: `dumps(value) -> bytes | (bytes, parts)`, `loads(bytes, buffers)`.
     pub(crate) dumps_parts: Py<PyAny>,
     pub(crate) loads_parts: Py<PyAny>,
-    /// `view(sender's segment, generation, offset, length) -> buffer`.
-    pub(crate) segment_view: Py<PyAny>,
+    /// Shared memory: what is received, what is sent.
+    pub(crate) map: Py<SegmentMap>,
+    /// `offer(proc, segment, bytes, fd)`: hand a segment's descriptor to a receiver.
+    pub(crate) offer: Py<PyAny>,
+    /// `released()`: parts of received segments were let go.
+    pub(crate) released: Py<PyAny>,
     /// The classes `Reply` and `GatheredReply`.
     pub(crate) reply: Py<PyAny>,
     pub(crate) gathered_reply: Py<PyAny>,
@@ -80,7 +84,9 @@ impl Hooks {
             loads: get("loads")?,
             dumps_parts: get("dumps_parts")?,
             loads_parts: get("loads_parts")?,
-            segment_view: get("segment_view")?,
+            map: get("map")?.bind(py).cast::<SegmentMap>()?.clone().unbind(),
+            offer: get("offer")?,
+            released: get("released")?,
             reply: get("reply")?,
             gathered_reply: get("gathered_reply")?,
             pack: get("pack")?,
@@ -124,10 +130,5 @@ impl Hooks {
     /// Tell a reply which call it is, so that it can be cancelled.
     pub(crate) fn set_call(&self, py: Python<'_>, sink: &Py<PyAny>, call: u64) -> PyResult<()> {
         sink.bind(py).setattr(self.call_name.bind(py), call)
-    }
-
-    /// A private, writable view of a part in shared memory.
-    pub(crate) fn view_segment<'py>(&self, py: Python<'py>, place: &SegmentPart) -> PyResult<Bound<'py, PyAny>> {
-        self.segment_view.bind(py).call1((place.segment, place.generation, place.offset, place.length))
     }
 }

@@ -13,8 +13,8 @@ use crate::cell::{Cancelled, Put};
 use crate::hooks::Hooks;
 use crate::message::Mail;
 use crate::node::{Action, Node, State};
-use crate::payload::{Part, Payload, SegmentPart};
-use crate::peer::{Stalled, Standing};
+use crate::payload::{Part, Payload};
+use crate::peer::{Sent, Stalled, Standing};
 use crate::pending::{Answers, Orphans, Pending};
 
 /// What `lost` gives to Python.
@@ -40,7 +40,10 @@ impl Node {
         match read {
             None => Ok(()),
             Some((0, fd)) => self.act(py, vec![Action::Ended { fd }]),
-            Some(_) => self.parse(py, proc),
+            Some(_) => {
+                self.parse(py, proc)?;
+                self.note_releases(py)
+            }
         }
     }
 
@@ -154,7 +157,7 @@ impl State {
             .receive(0, bytes, &mut |frame: Frame<'_>| self.take(py, &from, &frame, actions, granted))
             .map_err(|error| error.to_string())?;
         link.consumed(consumed);
-        Ok(())
+        self.refusal.take().map_or(Ok(()), Err)
     }
 
     /// One frame.
@@ -171,9 +174,13 @@ impl State {
             return ControlFlow::Break(());
         }
         match frame.content {
-            Content::Message(header, parts) => self.take_message(py, from, frame.head.sequence, &header, &parts, actions),
+            Content::Message(header, parts) => {
+                let Some(payload) = self.payload(py, &parts) else { return ControlFlow::Break(()) };
+                self.take_message(py, from, frame.head.sequence, &header, (payload, parts.bytes()), actions);
+            }
             Content::Reply(header, parts) => {
-                self.reply(py, header.call, header.rank, header.status, payload(py, &parts), actions);
+                let Some(payload) = self.payload(py, &parts) else { return ControlFlow::Break(()) };
+                self.reply(py, header.call, header.rank, header.status, payload, actions);
             }
             Content::Cancel(cancel) => self.take_cancel(py, from.proc, cancel, actions),
             Content::Credit(credit) => match credit.target {
@@ -185,7 +192,7 @@ impl State {
                 }
             },
             Content::PortItem(item, parts) => {
-                let payload = payload(py, &parts);
+                let Some(payload) = self.payload(py, &parts) else { return ControlFlow::Break(()) };
                 actions.push(Action::PortItem { port: item.port, sender: from.proc, flags: item.flags, payload });
             }
             Content::PortClose(close) => {
@@ -203,11 +210,10 @@ impl State {
         from: &Origin,
         sequence: u64,
         header: &MessageHeader<'_>,
-        parts: &Parts<'_>,
+        (payload, bytes): (Payload, u64),
         actions: &mut Vec<Action>,
     ) {
         let mesh = header.mesh.get();
-        let payload = payload(py, parts);
         if header.endpoint.starts_with('.') {
             let ranks = header.runs.targets().collect();
             let name = header.endpoint.to_owned();
@@ -231,7 +237,7 @@ impl State {
             sizes,
             chain,
             payload,
-            bytes: parts.bytes(),
+            bytes,
             page: self.page.clone(),
         };
         if let Some((slot, _)) = one {
@@ -242,6 +248,34 @@ impl State {
             self.put(py, mesh, slot, mail.for_rank(py, rank), actions);
         }
         actions.push(Action::Drop(vec![mail.payload.pickle.into_any()]));
+    }
+
+    /// Copy a message's parts out of the read buffer, and hold those in shared memory. None for a part that cannot be.
+    fn payload(&mut self, py: Python<'_>, parts: &Parts<'_>) -> Option<Payload> {
+        if let Some(bytes) = parts.single_inline() {
+            return Some(Payload::plain(PyBytes::new(py, bytes).unbind()));
+        }
+        let mut pickle = None;
+        let mut rest = Vec::new();
+        for part in parts.iter() {
+            match part {
+                WirePart::Inline(bytes) if pickle.is_none() => pickle = Some(PyBytes::new(py, bytes).unbind()),
+                // Writable and the receiver's own.
+                WirePart::Inline(bytes) => rest.push(Part::Inline(PyByteArray::new(py, bytes).into_any().unbind())),
+                WirePart::Segment(place) => {
+                    let map = self.map.as_ref()?.get();
+                    match map.accept(place.segment, place.generation, place.offset, place.length) {
+                        Ok(hold) => rest.push(Part::Held(hold)),
+                        Err(error) => {
+                            self.refusal = Some(error.to_string());
+                            return None;
+                        }
+                    }
+                }
+            }
+        }
+        let pickle = pickle.unwrap_or_else(|| PyBytes::new(py, b"").unbind());
+        Some(Payload::with_parts(pickle, rest))
     }
 
     fn endpoint(&self, py: Python<'_>, mesh: u64, name: &str) -> Option<Py<PyAny>> {
@@ -376,47 +410,43 @@ impl State {
         }
         self.made_room(actions);
         let call = message.call;
-        if let Ok(crate::peer::Sent::Number(number)) = self.send(py, proc, message, true, actions) {
+        if let Ok(Sent::Number(number)) = self.send(py, proc, message, true, actions) {
             if let Some(pending) = self.pending.get_mut(&call) {
                 pending.sent(proc, number);
             }
         }
     }
 
-    /// The peer acknowledged something: frames that had no room may have some now.
-    fn retry_stalled(&mut self, py: Python<'_>, proc: u64, actions: &mut Vec<Action>) {
-        let mut sent = Vec::new();
-        {
+    /// Frames that had no room, or no segment, may have it now; in their order.
+    pub(crate) fn retry_stalled(&mut self, py: Python<'_>, proc: u64, actions: &mut Vec<Action>) {
+        let Some(link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) else { return };
+        for frame in std::mem::take(&mut link.stalled) {
             let Some(peer) = self.peers.get_mut(&proc) else { return };
             let Some(link) = peer.link.as_mut() else { return };
-            while let Some(frame) = link.stalled.pop_front() {
-                let pushed = match &frame {
-                    Stalled::Message(message) => link.push(py, &message.header(), &message.payload),
-                    Stalled::Reply(header, payload) => link.push(py, header, payload),
-                    Stalled::PortItem(header, payload) => link.push(py, header, payload),
-                };
-                match (pushed, frame) {
-                    (Ok(number), Stalled::Message(message)) => {
-                        peer.bound.leave(message.bytes);
-                        sent.push((message.call, number));
-                        actions.push(Action::Drop(vec![message.payload.pickle.into_any()]));
+            match frame {
+                Stalled::Message(message, credited) => {
+                    peer.bound.leave(message.bytes);
+                    let call = message.call;
+                    // What does not go waits again, behind what stalled before it; its place in the bound was its own.
+                    if let Ok(Sent::Number(number)) = self.send(py, proc, message, credited, actions) {
+                        if let Some(pending) = self.pending.get_mut(&call) {
+                            pending.sent(proc, number);
+                        }
                     }
-                    (Ok(_), Stalled::Reply(_, payload) | Stalled::PortItem(_, payload)) => {
-                        actions.push(Action::Drop(vec![payload.pickle.into_any()]));
+                }
+                Stalled::Reply(header, payload) => {
+                    if !link.stalled.is_empty() || link.push(py, proc, &header, &payload).is_err() {
+                        link.stalled.push_back(Stalled::Reply(header, payload));
                     }
-                    (Err(_), frame) => {
-                        link.stalled.push_front(frame);
-                        break;
+                }
+                Stalled::PortItem(header, payload) => {
+                    if !link.stalled.is_empty() || link.push(py, proc, &header, &payload).is_err() {
+                        link.stalled.push_back(Stalled::PortItem(header, payload));
                     }
                 }
             }
         }
         self.made_room(actions);
-        for (call, number) in sent {
-            if let Some(pending) = self.pending.get_mut(&call) {
-                pending.sent(proc, number);
-            }
-        }
         self.wrote(proc, actions);
     }
 
@@ -530,29 +560,6 @@ struct Origin {
     proc: u64,
     incarnation: u32,
     slot: u32,
-}
-
-/// Copy a message's parts out of the read buffer.
-fn payload(py: Python<'_>, parts: &Parts<'_>) -> Payload {
-    if let Some(bytes) = parts.single_inline() {
-        return Payload::plain(PyBytes::new(py, bytes).unbind());
-    }
-    let mut pickle = None;
-    let mut rest = Vec::new();
-    for part in parts.iter() {
-        match part {
-            WirePart::Inline(bytes) if pickle.is_none() => pickle = Some(PyBytes::new(py, bytes).unbind()),
-            // Writable and the receiver's own.
-            WirePart::Inline(bytes) => rest.push(Part::Inline(PyByteArray::new(py, bytes).into_any().unbind())),
-            WirePart::Segment(place) => rest.push(Part::Segment(SegmentPart {
-                segment: place.segment,
-                generation: place.generation,
-                offset: place.offset,
-                length: place.length,
-            })),
-        }
-    }
-    Payload::with_parts(pickle.unwrap_or_else(|| PyBytes::new(py, b"").unbind()), rest)
 }
 
 /// Give a value to whoever awaits it.

@@ -38,7 +38,7 @@ fn _roost(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<verb::Verb>()?;
     module.add_class::<verb::Done>()?;
     segment::register(module)?;
-    Ok(())
+    control::register(module)
 }
 
 /// This crate's version as the hello carries it.

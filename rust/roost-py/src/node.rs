@@ -4,7 +4,7 @@
 //! collected as [`Action`]s and done after the lock is released.
 
 use std::collections::HashMap;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::ThreadId;
@@ -24,8 +24,9 @@ use crate::message::Mail;
 use crate::outgoing::Outgoing;
 use crate::page::StartedPage;
 use crate::payload::{Payload, from_serialize};
-use crate::peer::{Link, Peer, Sent, Stalled, Standing};
+use crate::peer::{Link, Offer, Peer, Sent, Stalled, Standing};
 use crate::pending::Pending;
+use crate::segment::SegmentMap;
 use crate::targets::{mesh_id, proc_id};
 
 /// The data lane of this process.
@@ -59,6 +60,10 @@ pub(crate) struct State {
     /// Messages for meshes that are not here yet.
     pub(crate) early: HashMap<u64, Vec<(u32, Mail)>>,
     pub(crate) queue: Amount,
+    /// Shared memory that others sent.
+    pub(crate) map: Option<Py<SegmentMap>>,
+    /// Why the frame that was read last cannot be right.
+    pub(crate) refusal: Option<String>,
     /// Futures of broadcasts that wait for room.
     pub(crate) room: Vec<Py<PyAny>>,
     /// Names and sizes seen on messages, shared between them.
@@ -91,6 +96,8 @@ pub(crate) enum Action {
     PortTaken { port: u64, sender: u64, total: u64 },
     /// Messages that an ended actor did not take go back.
     Bounce { mail: Mail, reason: Py<PyBytes> },
+    /// Hand the descriptor of a segment to a receiver.
+    Offer { proc: u64, offer: Offer },
     /// Ask for a connection.
     Connect(u64),
     /// Watch this descriptor until the socket takes more.
@@ -173,11 +180,10 @@ impl Node {
             } else {
                 let header = ReplyHeader { call: mail.call, rank: mail.rank, status, flags: 0 };
                 if let Some(link) = state.link(mail.sender, mail.incarnation) {
-                    if link.stalled.is_empty() && link.push(py, &header, payload).is_ok() {
-                        state.wrote(mail.sender, &mut actions);
-                    } else {
+                    if !link.stalled.is_empty() || link.push(py, mail.sender, &header, payload).is_err() {
                         link.stalled.push_back(Stalled::Reply(header, payload.clone_ref(py)));
                     }
+                    state.wrote(mail.sender, &mut actions);
                 }
             }
         }
@@ -188,6 +194,15 @@ impl Node {
     pub(crate) fn bounce(&self, py: Python<'_>, mail: &Mail, reason: &Bound<'_, PyBytes>) -> PyResult<()> {
         let payload = Payload::plain(reason.clone().unbind());
         self.answer(py, mail, ReplyStatus::Dropped, &payload)
+    }
+
+    /// Parts of received segments may have been let go: have their senders told.
+    pub(crate) fn note_releases(&self, py: Python<'_>) -> PyResult<()> {
+        let hooks = self.hooks()?;
+        if hooks.map.get().has_released() {
+            hooks.released.call0(py)?;
+        }
+        Ok(())
     }
 
     /// Do what was collected under the lock.
@@ -230,6 +245,9 @@ impl Node {
                 hooks.port_taken.call1(py, (port, sender, total))?;
             }
             Action::Bounce { mail, reason } => self.bounce(py, &mail, reason.bind(py))?,
+            Action::Offer { proc, offer } => {
+                hooks.offer.call1(py, (proc, offer.segment, offer.bytes, offer.fd.into_raw_fd()))?;
+            }
             Action::Connect(proc) => {
                 hooks.connect.call1(py, (proc,))?;
             }
@@ -270,6 +288,9 @@ impl State {
 
     /// A frame was put into this proc's session: write it now when it is the first of this turn, else with the others.
     pub(crate) fn wrote(&mut self, proc: u64, actions: &mut Vec<Action>) {
+        if let Some(link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) {
+            actions.extend(link.offers.drain(..).map(|offer| Action::Offer { proc, offer }));
+        }
         if self.burst {
             if !self.dirty.contains(&proc) {
                 self.dirty.push(proc);
@@ -335,25 +356,21 @@ impl State {
             return Ok(Sent::Waits);
         };
         let mesh = message.mesh.get();
-        if credited || link.take_credit(mesh, message.slots, message.runs.as_runs(), message.bytes) {
-            match link.push(py, &message.header(), &message.payload) {
-                Ok(number) => {
-                    actions.push(Action::Drop(vec![message.payload.pickle.into_any()]));
-                    self.wrote(proc, actions);
-                    return Ok(Sent::Number(number));
-                }
-                Err(_) => {
-                    peer.bound.enter(message.bytes)?;
-                    link.stalled.push_back(Stalled::Message(message));
-                    self.wrote(proc, actions);
-                    return Ok(Sent::Waits);
-                }
-            }
-        }
         if !link.stalled.is_empty() {
             peer.bound.enter(message.bytes)?;
-            link.stalled.push_back(Stalled::Message(message));
+            link.stalled.push_back(Stalled::Message(message, credited));
             return Ok(Sent::Waits);
+        }
+        if credited || link.take_credit(mesh, message.slots, message.runs.as_runs(), message.bytes) {
+            let pushed = link.push(py, proc, &message.header(), &message.payload);
+            if pushed.is_err() {
+                peer.bound.enter(message.bytes)?;
+                link.stalled.push_back(Stalled::Message(message, true));
+            } else {
+                actions.push(Action::Drop(vec![message.payload.pickle.into_any()]));
+            }
+            self.wrote(proc, actions);
+            return Ok(pushed.map_or(Sent::Waits, Sent::Number));
         }
         // One copy an actor, so that a slow one holds up nobody else.
         let targets: Vec<(u32, u32)> = message.runs.as_runs().targets().collect();
@@ -368,11 +385,14 @@ impl State {
             let run = roost_core::wire::Run { slot, count: 1, slot_stride: 1, rank, rank_stride: 1 };
             // The run was part of a list that was checked.
             let _ = one.runs.push(run);
-            if link.take_credit(mesh, one.slots, one.runs.as_runs(), one.bytes) && link.push(py, &one.header(), &one.payload).is_ok() {
+            if !link.take_credit(mesh, one.slots, one.runs.as_runs(), one.bytes) {
+                peer.bound.enter(one.bytes)?;
+                link.wait(slot, one);
+            } else if link.push(py, proc, &one.header(), &one.payload).is_ok() {
                 actions.push(Action::Drop(vec![one.payload.pickle.into_any()]));
             } else {
                 peer.bound.enter(one.bytes)?;
-                link.wait(slot, one);
+                link.stalled.push_back(Stalled::Message(one, true));
             }
         }
         self.wrote(proc, actions);
@@ -405,6 +425,8 @@ impl Node {
             early: HashMap::new(),
             queue: Amount { messages: limit("queue_messages_max")?, bytes: limit("queue_bytes_max")? },
             last_sizes: Arc::from([]),
+            map: None,
+            refusal: None,
             room: Vec::new(),
         };
         Ok(Self {
@@ -424,6 +446,7 @@ impl Node {
         hooks.set_item("readable", slf.getattr("readable")?)?;
         hooks.set_item("writable", slf.getattr("writable")?)?;
         let made = Hooks::from_dict(hooks)?;
+        node.lock().map = Some(made.map.clone_ref(slf.py()));
         if node.hooks.set(made).is_err() || node.thread.set(std::thread::current().id()).is_err() {
             return Err(PyRuntimeError::new_err("this node is open already"));
         }
@@ -607,11 +630,10 @@ impl Node {
         {
             let mut state = self.lock();
             if let Some(link) = state.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) {
-                if link.stalled.is_empty() && link.push(py, &header, &payload).is_ok() {
-                    state.wrote(proc, &mut actions);
-                } else {
+                if !link.stalled.is_empty() || link.push(py, proc, &header, &payload).is_err() {
                     link.stalled.push_back(Stalled::PortItem(header, payload));
                 }
+                state.wrote(proc, &mut actions);
             }
         }
         self.act(py, actions)
@@ -700,6 +722,14 @@ impl Node {
                 state.flush_one(proc, &mut actions);
             }
         }
+        self.act(py, actions)?;
+        self.note_releases(py)
+    }
+
+    /// A receiver has mapped a segment, or cannot: what waited for that goes on.
+    fn retry(&self, py: Python<'_>, proc: u64) -> PyResult<()> {
+        let mut actions = Vec::new();
+        self.lock().retry_stalled(py, proc, &mut actions);
         self.act(py, actions)
     }
 

@@ -1,9 +1,12 @@
 //! Values on their way: pickled bytes, and the large parts that travel beside them.
 
+use std::sync::Arc;
+
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyByteArray, PyBytes, PyFloat, PyInt, PyList, PyString, PyTuple};
 
 use crate::hooks::Hooks;
+use crate::segment::{Hold, SegmentMap, SegmentPart};
 
 /// Bytes from this size on leave the pickle and travel as a part of their own (as `roost.serialize` has it).
 const PART_BYTES_MIN: usize = 32 * 1024;
@@ -18,26 +21,44 @@ pub(crate) struct Payload {
 
 /// One large part.
 pub(crate) enum Part {
-    /// Bytes that travel in the frame.
+    /// Bytes that travel in the frame, or private memory of this process.
     Inline(Py<PyAny>),
-    /// A place in a shared segment.
-    Segment(SegmentPart),
-}
-
-/// Where in shared memory a part lies.
-#[derive(Clone, Copy)]
-pub(crate) struct SegmentPart {
-    pub(crate) segment: u64,
-    pub(crate) generation: u32,
-    pub(crate) offset: u64,
-    pub(crate) length: u64,
+    /// A place in one of our segments, on its way out.
+    Shared(Py<SegmentPart>),
+    /// A place in another proc's segment, received: held until it is loaded or dropped.
+    Held(Arc<Hold>),
 }
 
 impl Part {
     fn clone_ref(&self, py: Python<'_>) -> Self {
         match self {
             Self::Inline(bytes) => Self::Inline(bytes.clone_ref(py)),
-            Self::Segment(place) => Self::Segment(*place),
+            Self::Shared(part) => Self::Shared(part.clone_ref(py)),
+            Self::Held(hold) => Self::Held(Arc::clone(hold)),
+        }
+    }
+
+    fn size(&self, py: Python<'_>) -> usize {
+        match self {
+            Self::Inline(bytes) => bytes.bind(py).len().unwrap_or(0),
+            Self::Shared(part) => usize::try_from(part.get().length()).unwrap_or(usize::MAX),
+            Self::Held(hold) => hold.length(),
+        }
+    }
+
+    /// The same for a receiver in this very process: its own to write.
+    fn private(&self, py: Python<'_>) -> Self {
+        match self {
+            Self::Inline(bytes) => match bytes.bind(py).cast::<PyBytes>() {
+                Ok(bytes) => Self::Inline(PyByteArray::new(py, bytes.as_bytes()).into_any().unbind()),
+                Err(_) => Self::Inline(bytes.clone_ref(py)),
+            },
+            Self::Shared(part) => {
+                let mut bytes = Vec::new();
+                part.get().append_to(&mut bytes);
+                Self::Inline(PyByteArray::new(py, &bytes).into_any().unbind())
+            }
+            Self::Held(hold) => Self::Held(Arc::clone(hold)),
         }
     }
 }
@@ -69,16 +90,9 @@ impl Payload {
 
     /// A copy for a receiver in this very process: large parts are its own to write.
     pub(crate) fn private(&self, py: Python<'_>) -> Self {
-        let own = |part: &Part| match part {
-            Part::Inline(bytes) => match bytes.bind(py).cast::<PyBytes>() {
-                Ok(bytes) => Part::Inline(PyByteArray::new(py, bytes.as_bytes()).into_any().unbind()),
-                Err(_) => Part::Inline(bytes.clone_ref(py)),
-            },
-            Part::Segment(place) => Part::Segment(*place),
-        };
         Self {
             pickle: self.pickle.clone_ref(py),
-            parts: self.parts.as_ref().map(|parts| parts.iter().map(own).collect()),
+            parts: self.parts.as_ref().map(|parts| parts.iter().map(|part| part.private(py)).collect()),
             ready: self.ready.as_ref().map(|value| value.clone_ref(py)),
         }
     }
@@ -101,20 +115,12 @@ impl Payload {
                 for part in parts {
                     match part {
                         Part::Inline(bytes) => buffers.append(bytes)?,
-                        Part::Segment(place) => buffers.append(hooks.view_segment(py, place)?)?,
+                        Part::Shared(part) => buffers.append(part)?,
+                        Part::Held(hold) => buffers.append(Bound::new(py, SegmentMap::buffer(hold))?)?,
                     }
                 }
                 hooks.loads_parts.bind(py).call1((&self.pickle, buffers))
             }
-        }
-    }
-}
-
-impl Part {
-    fn size(&self, py: Python<'_>) -> usize {
-        match self {
-            Self::Inline(bytes) => bytes.bind(py).len().unwrap_or(0),
-            Self::Segment(place) => usize::try_from(place.length).unwrap_or(usize::MAX),
         }
     }
 }
@@ -143,8 +149,8 @@ pub(crate) fn from_serialize(dumped: &Bound<'_, PyAny>) -> PyResult<Payload> {
     let mut parts = Vec::new();
     for part in pair.get_item(1)?.try_iter()? {
         let part = part?;
-        parts.push(match part.extract::<(u64, u32, u64, u64)>() {
-            Ok((segment, generation, offset, length)) => Part::Segment(SegmentPart { segment, generation, offset, length }),
+        parts.push(match part.cast_exact::<SegmentPart>() {
+            Ok(part) => Part::Shared(part.clone().unbind()),
             Err(_) => Part::Inline(part.unbind()),
         });
     }

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use roost_core::credit::{Amount, QueueBound, QueueFullError, SendWindows};
+use roost_core::credit::{Amount, QueueBound, SendWindows};
 use roost_core::session::{Session, SessionConfig, SessionError};
 use roost_core::wire::hello::Hello;
 use roost_core::wire::{FrameHeader, Part as WirePart, SegmentPart as WireSegment};
@@ -16,6 +16,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 use crate::ids::IdMap;
 use crate::outgoing::Outgoing;
 use crate::payload::{Part, Payload};
+use crate::segment::Way;
 
 /// The reader's buffer at first, and what it grows to by itself while whole buffers come in.
 const INPUT_BYTES_MIN: usize = 16 << 10;
@@ -68,11 +69,24 @@ pub(crate) struct Link {
     waiting: HashMap<(u64, u32), VecDeque<Outgoing>>,
     /// Frames that wait for room in the session.
     pub(crate) stalled: VecDeque<Stalled>,
+    /// Segments whose descriptor must be handed to this receiver.
+    pub(crate) offers: Vec<Offer>,
 }
 
-/// A frame that the session had no room for.
+/// A segment that a receiver has not mapped yet.
+pub(crate) struct Offer {
+    pub(crate) segment: u64,
+    pub(crate) bytes: u64,
+    pub(crate) fd: OwnedFd,
+}
+
+/// The frame has to wait until its receiver has mapped a segment: like a session without room.
+const WAITS_FOR_SEGMENT: SessionError = SessionError::Full { length: 0, held: 0, limit: 0 };
+
+/// A frame that the session had no room for, or whose segment its receiver has not mapped yet.
 pub(crate) enum Stalled {
-    Message(Outgoing),
+    /// A message, and whether it has its credit already.
+    Message(Outgoing, bool),
     Reply(roost_core::wire::ReplyHeader, Payload),
     PortItem(roost_core::wire::PortItem, Payload),
 }
@@ -115,6 +129,7 @@ impl Link {
             windows: IdMap::default(),
             waiting: HashMap::new(),
             stalled: VecDeque::new(),
+            offers: Vec::new(),
         }
     }
 
@@ -159,7 +174,7 @@ impl Link {
     pub(crate) fn take_waiting(&mut self) -> Vec<Outgoing> {
         let mut all: Vec<Outgoing> = std::mem::take(&mut self.waiting).into_values().flatten().collect();
         for frame in std::mem::take(&mut self.stalled) {
-            if let Stalled::Message(message) = frame {
+            if let Stalled::Message(message, _) = frame {
                 all.push(message);
             }
         }
@@ -195,24 +210,71 @@ impl Link {
         !self.waiting.is_empty() || !self.stalled.is_empty()
     }
 
-    /// Put a frame with parts into the session.
-    pub(crate) fn push<H: FrameHeader>(&mut self, py: Python<'_>, header: &H, payload: &Payload) -> Result<u64, SessionError> {
+    /// Put a frame with parts into the session. On an error nothing was sent, and it must wait with what comes after it.
+    pub(crate) fn push<H: FrameHeader>(
+        &mut self,
+        py: Python<'_>,
+        receiver: u64,
+        header: &H,
+        payload: &Payload,
+    ) -> Result<u64, SessionError> {
         let pickle = WirePart::Inline(payload.pickle.as_bytes(py));
         let Some(parts) = &payload.parts else { return self.session.push(header, &[pickle]) };
+        let Some(ways) = self.ways(receiver, parts) else { return Err(WAITS_FOR_SEGMENT) };
         let mut wire = Vec::with_capacity(parts.len() + 1);
         wire.push(pickle);
-        for part in parts {
-            wire.push(match part {
-                Part::Inline(bytes) => WirePart::Inline(bytes.bind(py).cast::<PyBytes>().map_or(&[], |bytes| bytes.as_bytes())),
-                Part::Segment(place) => WirePart::Segment(WireSegment {
-                    segment: place.segment,
-                    generation: place.generation,
-                    offset: place.offset,
-                    length: place.length,
-                }),
+        for (part, way) in parts.iter().zip(&ways) {
+            wire.push(match (part, way) {
+                (_, Some(copied)) => WirePart::Inline(copied),
+                (Part::Shared(part), None) => {
+                    let part = part.get();
+                    WirePart::Segment(WireSegment {
+                        segment: part.segment(),
+                        generation: part.generation(),
+                        offset: part.offset(),
+                        length: part.length(),
+                    })
+                }
+                (Part::Inline(bytes), None) => {
+                    WirePart::Inline(bytes.bind(py).cast::<PyBytes>().map_or(&[], |bytes| bytes.as_bytes()))
+                }
+                // A received part is loaded and captured anew before it is sent on.
+                (Part::Held(_), None) => WirePart::Inline(&[]),
             });
         }
-        self.session.push(header, &wire)
+        let number = self.session.push(header, &wire)?;
+        for (part, way) in parts.iter().zip(&ways) {
+            if let (Part::Shared(part), None) = (part, way) {
+                part.get().hold(receiver);
+            }
+        }
+        Ok(number)
+    }
+
+    /// How each part travels: a copy of its bytes where shared memory cannot be had. None when a descriptor is on its way.
+    fn ways(&mut self, receiver: u64, parts: &[Part]) -> Option<Vec<Option<Vec<u8>>>> {
+        let mut ways = Vec::with_capacity(parts.len());
+        for part in parts {
+            let Part::Shared(part) = part else {
+                ways.push(None);
+                continue;
+            };
+            let part = part.get();
+            match part.way(receiver) {
+                Way::Ready => ways.push(None),
+                Way::Wait => return None,
+                Way::Offer(fd) => {
+                    self.offers.push(Offer { segment: part.segment(), bytes: part.segment_bytes(), fd });
+                    return None;
+                }
+                Way::Inline => {
+                    let mut copied = Vec::new();
+                    part.append_to(&mut copied);
+                    ways.push(Some(copied));
+                }
+            }
+        }
+        Some(ways)
     }
 
     /// Write what the socket takes. True when it takes no more for now.
@@ -321,12 +383,5 @@ impl Link {
             // A large frame has passed; what it needed goes back.
             self.input = vec![0; INPUT_BYTES_USUAL];
         }
-    }
-}
-
-impl Peer {
-    /// Note that one more message waits here.
-    pub(crate) fn hold(&mut self, bytes: u64) -> Result<(), QueueFullError> {
-        self.bound.enter(bytes)
     }
 }

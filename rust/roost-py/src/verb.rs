@@ -316,7 +316,7 @@ impl Verb {
                 let runs = place.runs.as_runs();
                 if link.take_credit(targets.mesh.get(), targets.slots, runs, bytes) {
                     let header = self.header(call, deadline, flags, runs);
-                    if let Ok(number) = link.push(py, &header, payload) {
+                    if let Ok(number) = link.push(py, proc, &header, payload) {
                         state.sent(call, proc, number);
                         state.wrote(proc, actions);
                         return;
