@@ -9,6 +9,7 @@ import gc
 import importlib
 import os
 import pickle
+import signal
 import socket
 import struct
 import sys
@@ -39,6 +40,8 @@ def receive(sock: socket.socket, bytes_max: int) -> tuple[bytes, list[int]]:
 
 def main() -> None:
     """Become a proc in a process that was executed for it."""
+    # The control thread, which started it, takes no signals.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     with socket.socket(fileno=os.dup(0)) as sock:
         sock.setblocking(True)
         packet, fds = receive(sock, REQUEST.size)

@@ -46,6 +46,8 @@ class _Refusal(Exception):
 
 def main() -> None:
     """Import, then fork on request; in a child, be that proc."""
+    # The control thread, which started us, takes no signals.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     # Until everything is imported the driver's end would not be noticed; afterwards procs depend on this process.
     die_with_parent(True)
     count_threads_at_forks()
@@ -187,8 +189,7 @@ class _Template:
         os.setpgid(0, 0)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        _write_mark(self._mark_address, proc, incarnation)
+            _write_mark(self._mark_address, proc, incarnation)
         # This number belongs to a socket object; it is closed with the rest.
         self._sock.detach()
         keep = {0, 1, 2, *fds}
