@@ -189,7 +189,7 @@ class _Template:
         os.setpgid(0, 0)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            _write_mark(self._mark_address, proc, incarnation)
+        _write_mark(self._mark_address, proc, incarnation)
         # This number belongs to a socket object; it is closed with the rest.
         self._sock.detach()
         keep = {0, 1, 2, *fds}

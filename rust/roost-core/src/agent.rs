@@ -71,7 +71,9 @@ pub enum Input {
     TemplateEnded {
         /// The template.
         template: TemplateId,
-        /// How, and the last lines of its stderr, for people.
+        /// Whether something killed it: then it is worth another try.
+        killed: bool,
+        /// How it ended, for people.
         reason: String,
         /// The last lines of its stderr.
         stderr: String,
@@ -305,10 +307,11 @@ impl Agent {
             }
             Input::TemplateEnded {
                 template,
+                killed,
                 reason,
                 stderr,
             } => {
-                self.template_ended(now_ns, template, &reason, &stderr);
+                self.template_ended(now_ns, template, killed, (&reason, &stderr));
             }
             Input::Launched {
                 proc,

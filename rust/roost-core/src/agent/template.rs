@@ -124,10 +124,16 @@ impl Agent {
         }
     }
 
-    pub(super) fn template_ended(&mut self, now_ns: u64, id: TemplateId, reason: &str, stderr: &str) {
+    pub(super) fn template_ended(
+        &mut self,
+        now_ns: u64,
+        id: TemplateId,
+        killed: bool,
+        (reason, stderr): (&str, &str),
+    ) {
         let template = self.templates.get(id);
         match template.state {
-            State::Loading { starts } if starts < TEMPLATE_STARTS_MAX => {
+            State::Loading { starts } if killed && starts < TEMPLATE_STARTS_MAX => {
                 let start = template.start(id, starts + 1);
                 self.outputs.push_back(start);
             }

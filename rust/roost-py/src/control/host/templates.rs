@@ -259,7 +259,8 @@ impl Host {
             return;
         };
         self.forget(&template.sources);
-        let how = match wait_exit(&template.pidfd) {
+        let exit = wait_exit(&template.pidfd);
+        let how = match exit {
             Some(Exit::Code(code)) => format!("exited with code {code}"),
             Some(Exit::Signal(signal)) => format!("was killed by signal {signal}"),
             None => "ended".to_owned(),
@@ -267,6 +268,7 @@ impl Host {
         let reason = format!("the template {how}");
         self.inputs.push_back(Input::TemplateEnded {
             template: id,
+            killed: matches!(exit, Some(Exit::Signal(_))),
             reason,
             stderr,
         });
