@@ -45,7 +45,7 @@ def _load(module: str) -> Any:
 def _reduce_array(_collector: Any, array: Any) -> Any:
     flags = array.flags
     large = array.nbytes >= OUT_OF_BAND_BYTES_MIN
-    if array.dtype.hasobject or (not large and flags.writeable):
+    if (not large and flags.writeable) or array.dtype.hasobject:
         return NotImplemented
     if not (flags.c_contiguous or flags.f_contiguous) or (not large and not flags.writeable):
         array = array.copy(order="C")
@@ -124,7 +124,7 @@ class Storages:
         return any(storage.range is None for storage in self._found.values())
 
     def narrowed(self) -> Storages:
-        """For pickling once more: every range is known, and the storages are kept alive, so that addresses stay theirs."""
+        """For pickling once more: each range is known. The storages are kept alive, so that addresses stay theirs."""
         return Storages(self._found)
 
 

@@ -1,11 +1,15 @@
 """The pickler for what no other process can import. It imports cloudpickle, so it is imported only when needed."""
 
+# cloudpickle has no types.
+# pyright: basic, reportCallIssue=false
+
 from __future__ import annotations
 
 import types
 from typing import TYPE_CHECKING, Any
 
-from cloudpickle import Pickler as _CloudPickler
+import cloudpickle
+from cloudpickle.cloudpickle import _make_skeleton_class
 
 from roost import _definitions
 from roost._pickling import Collector, Sink
@@ -16,25 +20,30 @@ if TYPE_CHECKING:
 __all__ = ["ValuePickler", "pickle_class"]
 
 
-class ValuePickler(Collector, _CloudPickler):  # type: ignore[misc]  # cloudpickle has no types
+_CloudPickler: Any = cloudpickle.Pickler  # it has no types
+
+
+class ValuePickler(_CloudPickler):  # type: ignore[misc]
     """cloudpickle's pickler, which names classes by their id, and tags functions so that they are found again at home.
 
     Args:
+        collector: Gathers what leaves the stream.
         first: Asked before all else how to reduce a value; `NotImplemented` passes it on.
         target: The class that is to be defined rather than named.
     """
 
-    def __init__(self, first: Callable[[Any, Any], Any] | None, target: type | None = None) -> None:
-        self.prepare()
-        self.chunks: list[bytes] = []
-        super().__init__(Sink(self.chunks), 5, buffer_callback=self.offer)
+    def __init__(
+        self, collector: Collector, first: Callable[[Any, Any], Any] | None, target: type | None = None
+    ) -> None:
+        super().__init__(Sink(collector.chunks), 5, buffer_callback=collector.offer)
+        self._collector = collector
         self._first = first
         self._target = target
 
     def reducer_override(self, value: Any) -> Any:
         """How one value is reduced: pickle asks for everything that is not a plain builtin."""
         if self._first is not None:
-            reduced = self._first(self, value)
+            reduced = self._first(self._collector, value)
             if reduced is not NotImplemented:
                 return reduced
         if isinstance(value, type):
@@ -49,17 +58,25 @@ class ValuePickler(Collector, _CloudPickler):  # type: ignore[misc]  # cloudpick
     def _reduce_class(self, kind: type) -> Any:
         if kind is self._target:
             make, args, *rest = super().reducer_override(kind)
+            slots = vars(kind).get("__slots__")
+            if slots is not None and make is _make_skeleton_class and not issubclass(kind, tuple):
+                # cloudpickle makes the class without them, and its objects then have a __dict__ that they had not.
+                constructor, name, bases, attributes, *more = args
+                args = (constructor, name, bases, attributes | {"__slots__": slots}, *more)
             return (_definitions.begin, (_definitions.identify(kind), make, args), *rest)
         if _definitions.travels_by_value(kind):
             this = _definitions.identify(kind)
-            self.names[this] = None
+            self._collector.names[this] = None
             return _definitions.definition, (this,)
         return super().reducer_override(kind)
 
 
 def pickle_class(kind: type) -> tuple[bytes, tuple[bytes, ...]]:
     """The form of a class, and the ids of the classes that it names, which have forms of their own."""
-    pickler = ValuePickler(None, kind)
-    pickler.in_band = True
-    pickler.dump(kind)
-    return b"".join(pickler.chunks), tuple(pickler.names)
+    collector = Collector(in_band=True)
+    pickler: Any = ValuePickler(collector, None, kind)
+    try:
+        pickler.dump(kind)
+    finally:
+        pickler.clear_memo()
+    return collector.payload(), tuple(collector.names)

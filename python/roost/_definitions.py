@@ -1,10 +1,10 @@
 """Classes and functions that no other process can import: they travel by value, and a class stays one class.
 
-What `__main__` or a local scope defines is pickled by cloudpickle. A class is a *definition*: it gets an id once, in the
-process that first sends it, and is pickled once. Values refer to it by that id; the pickled form is learned beside them
-and made into a class when the first value needs it, so that each process has one class for one id, and the process that
-defined it finds its own. Functions are captured anew at each sending, since they see globals that change; at home they
-too are found again by their id.
+What `__main__` or a local scope defines is pickled by cloudpickle. A class is a *definition*: it gets an id once, in
+the process that first sends it, and is pickled once. Values refer to it by that id; the pickled form is learned beside
+them and made into a class when the first value needs it, so that each process has one class for one id, and the process
+that defined it finds its own. Functions are captured anew at each sending, since they see globals that change; at home
+they too are found again by their id.
 """
 
 from __future__ import annotations
@@ -61,17 +61,19 @@ def travels_by_value(kind: type) -> bool:
     return not importable(kind) and bool(kind.__flags__ & _HEAP_TYPE)
 
 
+def find(kind: type) -> bytes | None:
+    """The id of a class that was sent or received by value already."""
+    return _ids.get(kind)
+
+
 def identify(kind: type) -> bytes:
     """The id under which a class travels, which is given when it is first asked for."""
-    found = _ids.get(kind)
-    if found is not None:
-        return found
     with _lock:
         if kind not in _ids:
             if len(_ids) >= DEFINITIONS_MAX:
                 raise TypeError(
-                    f"{kind.__qualname__} is one class too many: {DEFINITIONS_MAX} classes of __main__ or of local scopes"
-                    " were sent already; define such classes once, in a module"
+                    f"{kind.__qualname__} is one class too many: {DEFINITIONS_MAX} classes of __main__ or of local"
+                    " scopes were sent already; define such classes once, in a module"
                 )
             _record(_new_id(), kind)
         return _ids[kind]

@@ -149,10 +149,10 @@ def _text(error: BaseException) -> str:
 
 
 def _notes(error: BaseException) -> list[str]:
-    notes = getattr(error, "__notes__", None)
-    if not isinstance(notes, list):
+    notes: Any = getattr(error, "__notes__", None)
+    if not isinstance(notes, (list, tuple)):
         return []
-    return [_shorten(note, _TEXT_CHARS_MAX) for note in notes if isinstance(note, str)]
+    return [_shorten(note, _TEXT_CHARS_MAX) for note in notes if isinstance(note, str)]  # pyright: ignore[reportUnknownVariableType]
 
 
 def _traceback(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""The picklers: how each kind of value is reduced, and which buffers leave the pickle. `roost.serialize` is their face."""
+"""The picklers: how each kind of value is reduced, and which buffers leave the pickle. `serialize` is their face."""
 
 from __future__ import annotations
 
@@ -31,18 +31,17 @@ class Parts(NamedTuple):
 
 
 class Collector:
-    """What a pickler gathers beside its stream; each rule gets it as its first argument."""
+    """What a pickler gathers beside its stream; each rule gets it as its first argument.
 
-    in_band: bool
-    buffers: list[memoryview]
-    names: dict[bytes, None]
-    storages: Storages | None
+    It is apart from the pickler, which names it: a pickler in a cycle would be left to the garbage collector, together
+    with the memoryviews in its memo, and CPython may crash over those that lend to each other when it takes them apart.
+    """
 
-    def prepare(self, *, in_band: bool = False, storages: Storages | None = None) -> None:
-        """Begin with nothing."""
+    def __init__(self, *, in_band: bool = False, storages: Storages | None = None) -> None:
         self.in_band = in_band
-        self.buffers = []
-        self.names = {}
+        self.chunks: list[bytes] = []
+        self.buffers: list[memoryview] = []
+        self.names: dict[bytes, None] = {}
         self.storages = storages
 
     def offer(self, buffer: pickle.PickleBuffer) -> bool:
@@ -55,56 +54,72 @@ class Collector:
         self.buffers.append(raw)
         return False
 
+    def payload(self) -> bytes:
+        """The pickle."""
+        chunks = self.chunks
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
 
 def dump(value: Any, *, in_band: bool = False) -> bytes | Parts:
     """Pickle a value; with `in_band`, its buffers inside."""
     if in_band:
-        return _dump_again(value, in_band=True)
+        return _dump_again(value, Collector(in_band=True))
     try:
         pickler = _idle.pop()
     except IndexError:
-        pickler = _Pickler()
+        pickler = _Pickler(Collector())
+    collector = pickler.collector
     try:
         pickler.dump(value)
     except _NeedsValuePickler:
-        return _dump_again(value, by_value=True)
-    chunks = pickler.chunks
-    payload = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-    if pickler.buffers or pickler.names or pickler.storages is not None:
-        return _finish(pickler, payload, value, in_band=False, by_value=False)
-    if len(payload) <= _PICKLER_KEPT_BYTES_MAX:
-        chunks.clear()
+        return _dump_again(value, Collector(), by_value=True)
+    except pickle.PicklingError:
+        # A module that was loaded anew has another class of that name: what was found before may no longer be there.
+        _by_name.clear()
+        return _dump_again(value, Collector())
+    finally:
         pickler.clear_memo()
+    if collector.storages is not None:
+        return _finish(value, collector, by_value=False)
+    payload = collector.payload()
+    result: bytes | Parts = payload
+    if collector.buffers or collector.names:
+        result = Parts(payload, collector.buffers, tuple(collector.names))
+        collector.buffers = []
+        collector.names = {}
+    if len(payload) <= _PICKLER_KEPT_BYTES_MAX:
+        collector.chunks.clear()
         _idle.append(pickler)
-    return payload
+    return result
 
 
-def _dump_again(
-    value: Any, *, in_band: bool = False, by_value: bool = False, storages: Storages | None = None
-) -> bytes | Parts:
+def _dump_again(value: Any, collector: Collector, *, by_value: bool = False) -> bytes | Parts:
     pickler: Any
     if by_value:
         from roost._by_value import ValuePickler  # cloudpickle: 35 ms that most processes never need
 
-        pickler = ValuePickler(reduce_but_definitions)
+        pickler = ValuePickler(collector, reduce_but_definitions)
     else:
-        pickler = _Pickler()
-    pickler.prepare(in_band=in_band, storages=storages)
+        pickler = _Pickler(collector)
     try:
         pickler.dump(value)
     except _NeedsValuePickler:
-        return _dump_again(value, in_band=in_band, by_value=True, storages=storages)
-    return _finish(pickler, b"".join(pickler.chunks), value, in_band=in_band, by_value=by_value)
+        again = Collector(in_band=collector.in_band, storages=collector.storages)
+        return _dump_again(value, again, by_value=True)
+    finally:
+        pickler.clear_memo()
+    return _finish(value, collector, by_value=by_value)
 
 
-def _finish(pickler: Any, payload: bytes, value: Any, *, in_band: bool, by_value: bool) -> bytes | Parts:
-    storages: Storages | None = pickler.storages
+def _finish(value: Any, collector: Collector, *, by_value: bool) -> bytes | Parts:
+    storages = collector.storages
     if storages is not None and storages.is_partial():
         # Only now is it known which part of each storage is used: again, with that part alone.
-        return _dump_again(value, in_band=in_band, by_value=by_value, storages=storages.narrowed())
-    if not pickler.buffers and not pickler.names:
-        return payload
-    return Parts(payload, pickler.buffers, tuple(pickler.names))
+        again = Collector(in_band=collector.in_band, storages=storages.narrowed())
+        return _dump_again(value, again, by_value=by_value)
+    if not collector.buffers and not collector.names:
+        return collector.payload()
+    return Parts(collector.payload(), collector.buffers, tuple(collector.names))
 
 
 class _NeedsValuePickler(Exception):  # noqa: N818  (a signal inside this module, never an error)
@@ -120,15 +135,14 @@ class Large:
         self.value = value
 
 
-def large(value: Any) -> Any:
+def large(value: object) -> Any:
     """The value, wrapped so that it leaves the pickle when it is `bytes` or `bytearray` and large."""
-    kind = type(value)
-    if (kind is bytes or kind is bytearray) and len(value) >= OUT_OF_BAND_BYTES_MIN:
+    if (type(value) is bytes or type(value) is bytearray) and len(value) >= OUT_OF_BAND_BYTES_MIN:
         return Large(value)
     return value
 
 
-def is_promise(kind: type) -> bool:
+def is_promise(kind: type[Any]) -> bool:
     """Whether values of a type are futures, coroutines or async generators: promises that no other process can keep."""
     return issubclass(kind, _PROMISES) or hasattr(kind, "_asyncio_future_blocking")
 
@@ -136,8 +150,8 @@ def is_promise(kind: type) -> bool:
 def is_rebuilt(kind: type[BaseException]) -> bool:
     """Whether an exception is rebuilt from its args without calling its `__init__`.
 
-    Exceptions pickle as a call of their class with `args`, which fails, or says the wrong thing, as soon as an `__init__`
-    written in Python takes other arguments than it hands up. What defines its own way to pickle keeps it.
+    Exceptions pickle as a call of their class with `args`, which fails, or says the wrong thing, as soon as an
+    `__init__` written in Python takes other arguments than it hands up. What defines its own way to pickle keeps it.
     """
     if not isinstance(kind.__init__, types.FunctionType):
         return False
@@ -168,7 +182,7 @@ def rebuild_bytes(buffer: Any) -> bytes:
 def rebuild_memoryview(buffer: Any, form: str, shape: tuple[int, ...]) -> memoryview:
     """A memoryview over a part, in the shape in which it was sent."""
     flat = memoryview(buffer).cast("B")
-    return flat if (form, shape) == ("B", flat.shape) else flat.cast(form, shape)  # type: ignore[call-overload,no-any-return]
+    return flat if (form, shape) == ("B", flat.shape) else flat.cast(form, shape)  # type: ignore[call-overload]
 
 
 def _reduce_large(_collector: Collector, wrapped: Large) -> Any:
@@ -182,24 +196,38 @@ def _reduce_memoryview(_collector: Collector, view: memoryview) -> Any:
 
 
 def _reduce_exception(_collector: Collector, error: BaseException) -> Any:
-    make, args, *state = error.__reduce__()
+    reduced: Any = error.__reduce__()
+    make, args, *state = reduced
     return (rebuild_exception, (make, args), *state)
 
 
 def _reduce_class(collector: Collector, kind: type) -> Any:
-    if _definitions.importable(kind) or kind in _PICKLE_KNOWS:
+    if kind in _by_name:
         return NotImplemented
-    if not _definitions.travels_by_value(kind):
-        raise _NeedsValuePickler
-    this = _definitions.identify(kind)
+    this = _definitions.find(kind)
+    if this is None:
+        if _definitions.importable(kind) or kind in _PICKLE_KNOWS:
+            return _remember_name(kind)
+        if not _definitions.travels_by_value(kind):
+            raise _NeedsValuePickler
+        this = _definitions.identify(kind)
     collector.names[this] = None
     return _definitions.definition, (this,)
 
 
 def _reduce_function(_collector: Collector, function: types.FunctionType) -> Any:
-    if _definitions.importable(function):
+    if function in _by_name:
         return NotImplemented
+    if _definitions.importable(function):
+        return _remember_name(function)
     raise _NeedsValuePickler
+
+
+def _remember_name(value: type | types.FunctionType) -> Any:
+    if len(_by_name) >= _RULES_MAX:
+        _by_name.clear()
+    _by_name.add(value)
+    return NotImplemented
 
 
 def _reduce_module(_collector: Collector, _module: types.ModuleType) -> Any:
@@ -215,9 +243,10 @@ _PROMISES = (types.CoroutineType, types.AsyncGeneratorType)
 _PICKLE_KNOWS = frozenset({type(None), type(NotImplemented), type(...)})
 _LEFT_TO_VALUE_PICKLER = frozenset({_reduce_class, _reduce_function, _reduce_module})
 _rules: dict[type, _Rule | None] = {}
+_by_name: set[type | types.FunctionType] = set()  # found where their names say; asked of pickle again when it disagrees
 
 
-def _rule(kind: type) -> _Rule | None:
+def _rule(kind: type[Any]) -> _Rule | None:
     """How values of a type are reduced, `None` for pickle's own way; found once and remembered."""
     found: _Rule | None
     if issubclass(kind, type):
@@ -242,13 +271,7 @@ def _rule(kind: type) -> _Rule | None:
     return found
 
 
-def _reduce(collector: Any, value: Any) -> Any:
-    kind = type(value)
-    rule = _rules[kind] if kind in _rules else _rule(kind)
-    return NotImplemented if rule is None else rule(collector, value)
-
-
-def reduce_but_definitions(collector: Any, value: Any) -> Any:
+def reduce_but_definitions(collector: Any, value: object) -> Any:
     """The rules without those for classes, functions and modules, which the pickler by value has itself."""
     kind = type(value)
     rule = _rules[kind] if kind in _rules else _rule(kind)
@@ -264,15 +287,18 @@ class Sink:
         self.write: Callable[[bytes], object] = chunks.append
 
 
-class _Pickler(Collector, pickle.Pickler):
+class _Pickler(pickle.Pickler):
     """Pickles one value after another: to make a new one for each would cost more than a small value itself."""
 
-    def __init__(self) -> None:
-        self.prepare()
-        self.chunks: list[bytes] = []
-        super().__init__(Sink(self.chunks), 5, buffer_callback=self.offer)
+    def __init__(self, collector: Collector) -> None:
+        self.collector = collector
+        sink: Any = Sink(collector.chunks)
+        super().__init__(sink, 5, buffer_callback=collector.offer)
 
-    reducer_override = _reduce
+    def reducer_override(self, value: object) -> Any:
+        kind = type(value)
+        rule = _rules[kind] if kind in _rules else _rule(kind)
+        return NotImplemented if rule is None else rule(self.collector, value)
 
 
 _idle: list[_Pickler] = []

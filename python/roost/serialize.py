@@ -3,8 +3,8 @@
 A value is pickled with protocol 5. What is large (arrays, tensors, `bytes`; from `OUT_OF_BAND_BYTES_MIN` on) leaves the
 pickle as a buffer of its own and is not copied here. What cannot be imported elsewhere travels by value.
 
-`dumps` gives plain `bytes` when the pickle is all there is, which is nearly always; else `Parts`. Their buffers are still
-the user's memory: whoever sends them captures them first.
+`dumps` gives plain `bytes` when the pickle is all there is, which is nearly always; else `Parts`. Their buffers are
+still the user's memory: whoever sends them captures them first.
 """
 
 from __future__ import annotations
@@ -52,11 +52,10 @@ def dumps(value: Any, /) -> bytes | Parts:
     return _pickling.dump(_pickling.large(value))
 
 
-def dump_call(args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> bytes | Parts:
+def dump_call(args: tuple[object, ...], kwargs: Mapping[str, object] | None = None) -> bytes | Parts:
     """Pickle the arguments of a call: the tuple alone without keywords, else a list of the tuple and the dict."""
     for arg in args:
-        kind = type(arg)
-        if (kind is bytes or kind is bytearray) and len(arg) >= OUT_OF_BAND_BYTES_MIN:
+        if (type(arg) is bytes or type(arg) is bytearray) and len(arg) >= OUT_OF_BAND_BYTES_MIN:
             args = tuple([_pickling.large(arg) for arg in args])
             break
     if not kwargs:
@@ -67,10 +66,7 @@ def dump_call(args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) ->
 def load_call(payload: Any, buffers: Iterable[Any] | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments and keywords that `dump_call` took."""
     value = pickle.loads(payload, buffers=buffers)
-    if type(value) is tuple:
-        return value, {}
-    args, kwargs = value
-    return args, kwargs
+    return (value[0], value[1]) if type(value) is list else (value, {})  # pyright: ignore[reportUnknownVariableType]
 
 
 def dumps_alone(value: Any, /) -> bytes:
@@ -114,7 +110,7 @@ def explain(
     return TypeError(f"the arguments of {where} cannot be pickled: {culprit(error)}")
 
 
-def is_unawaited(value: Any) -> bool:
+def is_unawaited(value: object) -> bool:
     """Whether a value is a future, coroutine or async generator: a promise that no other process can keep."""
     return _pickling.is_promise(type(value))
 
