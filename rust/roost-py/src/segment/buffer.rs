@@ -15,8 +15,8 @@ use super::private::{PrivateBuffer, PrivatePool};
 
 /// A large part of a message: writable memory that nobody else sees.
 ///
-/// It lends its memory to numpy, torch and `memoryview`, which keep it alive. Which memory that is, is settled when it is first lent:
-/// the private mapping of the segment, or a copy.
+/// It lends its memory to numpy, torch and `memoryview`, which keep it alive. Which memory that is, is
+/// settled when it is first lent: the private mapping of the segment, or a copy.
 #[pyclass(frozen, module = "roost._roost")]
 pub(crate) struct SharedBuffer {
     state: Mutex<State>,
@@ -36,7 +36,8 @@ enum State {
 
 struct Address(*mut u8);
 
-// SAFETY: an address in a mapping that the hold beside it keeps; reading and writing there is Python's business, as with any buffer.
+// SAFETY: an address in a mapping that the hold beside it keeps; reading and writing there is Python's
+// business, as with any buffer.
 unsafe impl Send for Address {}
 
 impl SharedBuffer {
@@ -68,7 +69,8 @@ impl SharedBuffer {
         *state = match std::mem::replace(&mut *state, State::Settling) {
             State::Received(hold) => match hold.claim() {
                 Some(address) => State::Mapped(hold, Address(address)),
-                // SAFETY: the hold keeps the part mapped and unchanged for the call, and pooled memory is another mapping.
+                // SAFETY: the hold keeps the part mapped and unchanged for the call, and pooled memory is
+                // another mapping.
                 None => match unsafe { hold.private_pool().copy_of(hold.source()) } {
                     Ok(copied) => State::Copied(copied),
                     Err(error) => {
@@ -135,8 +137,8 @@ impl SharedBuffer {
     unsafe fn __getbuffer__(slf: &Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let address = slf.get().settle()?;
         let length = isize::try_from(slf.get().length).map_err(PyBufferError::new_err)?;
-        // SAFETY: `view` comes from the interpreter. The memory stays where it is as long as this object lives, and the view keeps a
-        // reference to it. It may be written: no one else sees it.
+        // SAFETY: `view` comes from the interpreter. The memory stays where it is as long as this object
+        // lives, and the view keeps a reference to it. It may be written: no one else sees it.
         let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address.cast(), length, 0, flags) };
         if filled == 0 {
             Ok(())
@@ -161,7 +163,8 @@ impl Drop for SharedBuffer {
 /// As for [`super::memory::copy`].
 unsafe fn bytes_of(py: Python<'_>, source: Source) -> PyResult<Bound<'_, PyBytes>> {
     let length = isize::try_from(source.length).map_err(PyBufferError::new_err)?;
-    // SAFETY: without a source, the interpreter gives a new object of that length with unset bytes, or an error.
+    // SAFETY: without a source, the interpreter gives a new object of that length with unset bytes, or an
+    // error.
     let made = unsafe {
         Bound::from_owned_ptr_or_err(py, ffi::PyBytes_FromStringAndSize(std::ptr::null(), length))
     }?;
@@ -198,7 +201,8 @@ impl Lent {
         if self.source.length == 0 {
             return &[];
         }
-        // SAFETY: the buffer is lent for at least as long as `self` is borrowed, and the GIL keeps others from writing to it.
+        // SAFETY: the buffer is lent for at least as long as `self` is borrowed, and the GIL keeps others
+        // from writing to it.
         unsafe { std::slice::from_raw_parts(self.source.address, self.source.length) }
     }
 

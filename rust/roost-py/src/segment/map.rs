@@ -219,7 +219,8 @@ impl Map {
             .retain(|_, received| !received.is_forgotten || received.holds > 0);
     }
 
-    /// A child is about to be forked that will look at the pages of what is held now: they must never be filled again.
+    /// A child is about to be forked that will look at the pages of what is held now: they must never be
+    /// filled again.
     pub(super) fn before_fork(&self) {
         let mut state = self.lock();
         let state = &mut *state;
@@ -289,8 +290,8 @@ impl Hold {
         &self.map.private
     }
 
-    /// The address of the part in the private mapping, for the first who asks, as long as not too much is kept already. Whoever gets
-    /// it calls [`Hold::give_up`] when it is no longer looked at.
+    /// The address of the part in the private mapping, for the first who asks, as long as not too much is
+    /// kept already. Whoever gets it calls [`Hold::give_up`] when it is no longer looked at.
     pub(super) fn claim(&self) -> Option<*mut u8> {
         let mut state = self.map.lock();
         if state.kept_bytes + self.length > self.map.kept_bytes_max {
@@ -298,7 +299,8 @@ impl Hold {
         }
         let received = state.segments.get_mut(&self.segment)?;
         let end = self.offset + self.length;
-        // The first part of a page and the last of the one before may share it: they belong to this process alone all the same.
+        // The first part of a page and the last of the one before may share it: they belong to this process
+        // alone all the same.
         if received
             .handed
             .iter()
@@ -330,7 +332,8 @@ impl Drop for Hold {
         } = *received;
         if received.holds == 0 && !received.handed.is_empty() {
             received.handed.clear();
-            // What was written here would hide the next generation. Without the discard the segment cannot be used again.
+            // What was written here would hide the next generation. Without the discard the segment cannot be
+            // used again.
             if received.memory.private.discard().is_err() {
                 let retire = Release {
                     sender,

@@ -12,7 +12,8 @@ use rustix::process::Pid;
 /// Huge pages are asked for from this size on; a smaller region would hold one or none.
 const HUGE_PAGE_BYTES: usize = 2 * 1024 * 1024;
 
-/// What a descriptor must be sealed against before its memory is mapped: a file that shrinks would kill its readers.
+/// What a descriptor must be sealed against before its memory is mapped: a file that shrinks would kill its
+/// readers.
 const SEALS_NEEDED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// A mapped region of this process, unmapped when dropped.
@@ -23,8 +24,8 @@ pub(super) struct Mapping {
     process: Pid,
 }
 
-// SAFETY: the region stays mapped at its address for the life of the value, whichever thread looks at it; access to the bytes goes
-// through raw pointers alone, and their users uphold the rules of access.
+// SAFETY: the region stays mapped at its address for the life of the value, whichever thread looks at it;
+// access to the bytes goes through raw pointers alone, and their users uphold the rules of access.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; the methods that take `&self` change the page table, which the kernel guards.
 unsafe impl Sync for Mapping {}
@@ -108,8 +109,8 @@ impl Mapping {
     }
 
     fn advise(&self, advice: Advice) -> io::Result<()> {
-        // SAFETY: the region is ours, and none of the advices used here unmaps it; `discard` is only called for private mappings of
-        // which no view is left.
+        // SAFETY: the region is ours, and none of the advices used here unmaps it; `discard` is only called
+        // for private mappings of which no view is left.
         Ok(unsafe { rustix::mm::madvise(self.address.as_ptr().cast(), self.length, advice) }?)
     }
 }
@@ -117,7 +118,8 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if rustix::process::getpid() == self.process {
-            // SAFETY: the region was mapped by this process and everything that points into it holds this value alive.
+            // SAFETY: the region was mapped by this process and everything that points into it holds this
+            // value alive.
             unsafe { rustix::mm::munmap(self.address.as_ptr().cast(), self.length) }.ok();
         }
     }
@@ -172,8 +174,9 @@ unsafe impl Sync for Source {}
 ///
 /// # Safety
 ///
-/// `source` must be readable for its length for the whole call, and must not overlap the target range. Others may write to either
-/// side meanwhile, as threads may to any buffer that Python lends: the bytes are then whatever was seen.
+/// `source` must be readable for its length for the whole call, and must not overlap the target range. Others
+/// may write to either side meanwhile, as threads may to any buffer that Python lends: the bytes are then
+/// whatever was seen.
 pub(super) unsafe fn copy(source: Source, target: &Mapping, offset: usize) {
     assert!(
         source.length <= target.length() - offset,
@@ -183,7 +186,8 @@ pub(super) unsafe fn copy(source: Source, target: &Mapping, offset: usize) {
     unsafe { std::ptr::copy_nonoverlapping(source.address, target.pointer(offset), source.length) }
 }
 
-/// Write bytes into a file. For memory that is new this is twice as fast as through a mapping, where each page faults.
+/// Write bytes into a file. For memory that is new this is twice as fast as through a mapping, where each
+/// page faults.
 ///
 /// # Safety
 ///

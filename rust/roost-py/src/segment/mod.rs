@@ -1,13 +1,15 @@
 //! Shared memory for the large parts of messages between procs of one host.
 //!
-//! A sender copies the large parts of a message into a *segment*, a sealed file in memory that it keeps mapped, and names the place in
-//! the frame: (segment, generation, offset, length). A receiver maps each segment once; its descriptor crosses once, over the control
-//! lane. Every part is released when the receiver's last view of it is gone; a segment that nobody holds is filled again, as its next
-//! generation. A kill leaves nothing behind: the memory goes with the last process that maps it.
+//! A sender copies the large parts of a message into a *segment*, a sealed file in memory that it keeps
+//! mapped, and names the place in the frame: (segment, generation, offset, length). A receiver maps each
+//! segment once; its descriptor crosses once, over the control lane. Every part is released when the
+//! receiver's last view of it is gone; a segment that nobody holds is filled again, as its next generation. A
+//! kill leaves nothing behind: the memory goes with the last process that maps it.
 //!
-//! Whoever receives a part may write to it and is seen by nobody. Of the two ways to that, a private mapping and a copy out of the
-//! shared one, the mapping is taken, since it is better for what is read and far better for what is passed on or not looked at (ms,
-//! 2 cores, Linux 6.18; the reader is another process; a copy goes into used memory on huge pages):
+//! Whoever receives a part may write to it and is seen by nobody. Of the two ways to that, a private mapping
+//! and a copy out of the shared one, the mapping is taken, since it is better for what is read and far better
+//! for what is passed on or not looked at (ms, 2 cores, Linux 6.18; the reader is another process; a copy
+//! goes into used memory on huge pages):
 //!
 //! | part | fill | map, read | copy, read | map, pass on | copy, pass on | map, write | copy, write |
 //! |---|---|---|---|---|---|---|---|
@@ -17,10 +19,11 @@
 //! | 64 MiB | 6–10 | 9.7 | 15 | 15 | 20 | 38 | 19 |
 //! | 256 MiB | 26 | 41 | 43 | 56 | 57 | 152 | 53 |
 //!
-//! A copy is made where a mapping cannot be had: for a second receiver of a part in the same proc, beyond the bytes that a proc may keep
-//! mapped, and for `bytes`, which own their memory.
+//! A copy is made where a mapping cannot be had: for a second receiver of a part in the same proc, beyond the
+//! bytes that a proc may keep mapped, and for `bytes`, which own their memory.
 //!
-//! A new segment of 64 MiB takes 40 ms to fill through its mapping (each page faults), 23 ms by `write`, a used one 6–10 ms.
+//! A new segment of 64 MiB takes 40 ms to fill through its mapping (each page faults), 23 ms by `write`, a
+//! used one 6–10 ms.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -46,7 +49,8 @@ pub(crate) use self::pool::Way;
 pub(crate) use self::receive::SegmentMap;
 pub(crate) use self::send::{SegmentPart, SegmentPool};
 
-/// Parts from this size on go through shared memory; below it a copy through the socket costs less than keeping count.
+/// Parts from this size on go through shared memory; below it a copy through the socket costs less than
+/// keeping count.
 const SEGMENT_BYTES_MIN: usize = 1024 * 1024;
 
 /// Add the classes to the module.

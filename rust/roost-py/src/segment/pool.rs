@@ -11,11 +11,13 @@ use super::memory::{Mapping, Source, copy, make_file, seal, write_file};
 
 /// Parts begin at multiples of this, so that vector instructions and every item type find them aligned.
 const PART_ALIGNMENT: usize = 64;
-/// A segment is used for a message of at least a quarter of its size: filling a used one is ten times faster than a new one.
+/// A segment is used for a message of at least a quarter of its size: filling a used one is ten times faster
+/// than a new one.
 const OVERSIZE_MAX: usize = 4;
 /// An idle segment is given back to the system after this time.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(30);
-/// After a receiver could not map a segment it is offered none for this time, and gets its bytes in the frame.
+/// After a receiver could not map a segment it is offered none for this time, and gets its bytes in the
+/// frame.
 const REFUSAL_PAUSE: Duration = Duration::from_secs(5);
 
 /// Bytes that a process may have in segments, in use and idle.
@@ -96,7 +98,8 @@ pub(super) struct Place {
 
 impl Pool {
     pub(super) fn new(limits: PoolLimits) -> Self {
-        // Ids of two processes never meet in practice: a random start, then counting. A receiver refuses one that it has already.
+        // Ids of two processes never meet in practice: a random start, then counting. A receiver refuses one
+        // that it has already.
         let next_id = RandomState::new().hash_one(std::process::id());
         let state = State {
             segments: HashMap::new(),
@@ -348,7 +351,8 @@ impl State {
         }
     }
 
-    /// Remove what is idle for long, and more of it, the oldest first, until no more than `bytes_max` are left.
+    /// Remove what is idle for long, and more of it, the oldest first, until no more than `bytes_max` are
+    /// left.
     fn trim(&mut self, bytes_max: usize, now: Instant) {
         let is_old =
             |segment: &Segment| segment.is_idle() && now.duration_since(segment.idle_since) > IDLE_TIME_MAX;

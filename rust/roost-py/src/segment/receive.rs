@@ -61,7 +61,8 @@ impl SegmentMap {
         if fd < 0 {
             return Err(PyValueError::new_err(format!("{fd} is no descriptor")));
         }
-        // SAFETY: the caller hands over a descriptor that it took out of a control message and that nobody else knows.
+        // SAFETY: the caller hands over a descriptor that it took out of a control message and that nobody
+        // else knows.
         let file = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(self.map.add(sender, segment, size, &file)?)
     }
@@ -128,7 +129,8 @@ impl SegmentMap {
         if lent.source.length < SEGMENT_BYTES_MIN {
             return Ok(PyByteArray::new(py, lent.bytes()).into_any());
         }
-        // SAFETY: `lent` keeps what Python lends until the copy is made, and nothing of it is idle pooled memory.
+        // SAFETY: `lent` keeps what Python lends until the copy is made, and nothing of it is idle pooled
+        // memory.
         let copied = py.detach(|| unsafe { SharedBuffer::copy_of(&self.map.private, lent.source) });
         let copied = copied.map_err(|error| PyMemoryError::new_err(error.to_string()))?;
         Ok(Bound::new(py, copied)?.into_any())

@@ -30,8 +30,8 @@ impl SegmentPool {
         }
     }
 
-    /// Copy buffers, so that their owner may change them: large ones into one segment, the others, or all when there is no memory for
-    /// a segment, into bytes.
+    /// Copy buffers, so that their owner may change them: large ones into one segment, the others, or all
+    /// when there is no memory for a segment, into bytes.
     fn capture<'py>(
         &self,
         py: Python<'py>,
@@ -49,7 +49,8 @@ impl SegmentPool {
         let places = if large.is_empty() {
             None
         } else {
-            // SAFETY: `buffers` keeps what Python lends until the copies are made, and nothing of it lies in an idle segment.
+            // SAFETY: `buffers` keeps what Python lends until the copies are made, and nothing of it lies in
+            // an idle segment.
             py.detach(|| unsafe { self.pool.fill(&large) })
         };
         let mut places = places.unwrap_or_default().into_iter();
