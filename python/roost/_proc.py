@@ -1,4 +1,4 @@
-"""The first steps of a proc: from a fresh process and some descriptors to `roost.runtime.run_proc`.
+"""The first steps of a proc: from a fresh process and some descriptors to `roost.serving.run_proc`.
 
 A proc comes from the template (`begin`, in a fork) or is executed (`main`, with the descriptors waiting in its standard input).
 """
@@ -70,7 +70,7 @@ def begin(proc: int, incarnation: int, fds: list[int]) -> None:
     # From here on the host's agent sees this process end, and this process ends with its driver.
     control = Control.start_client(spec["job"], proc, incarnation, spec["owner"], ends)
     _settle(spec, f"{spec['job'].hex()}/{proc:016x}/{incarnation:08x}")
-    from roost.runtime import run_proc  # noqa: PLC0415 - in a cold start only now is sys.path what it should be
+    from roost.serving import run_proc  # noqa: PLC0415 - in a cold start only now is sys.path what it should be
 
     sys.exit(run_proc(spec, control, data, started))
 

@@ -50,7 +50,7 @@ class Calls:
         except Exception as error:
             names = [name for name in verb.endpoint.signature.parameters]
             raise serialize.explain(error, verb.endpoint.qualname, args, kwargs, names) from error
-        return self.runtime.capture(dumped, verb.procs)
+        return self.runtime.sharing.capture(dumped, verb.procs)
 
     def _pack_each(self, verb: Verb, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         size = verb.targets.size
@@ -76,7 +76,7 @@ class Calls:
         runtime = self.runtime
         if runtime.loop.is_closed():
             raise RuntimeError("the event loop that roost ran on is closed; use roost from a running loop")
-        return runtime.call_from_thread(verb, args, kwargs or {})
+        return runtime.elsewhere.call(verb, args, kwargs or {})
 
     def too_large(self, size: int) -> None:
         """A message passes the limit."""
@@ -136,7 +136,7 @@ class Calls:
 
     def fail(self, sink: Any, rank: int, error: BaseException) -> None:
         """Give a call its error."""
-        self.runtime.carried(getattr(error, "failure", None), sink)
+        self.runtime.hearing.carried(getattr(error, "failure", None), sink)
         if isinstance(sink, GatheredReply) or not isinstance(sink, Reply):
             sink.rank_errors([(max(rank, 0), error)])
         else:
@@ -153,7 +153,7 @@ class Calls:
         for proc, ranks in gone:
             for rank in ranks:
                 error = self._gone_error(mesh, proc, rank)
-                self.runtime.carried(error.failure, sink)
+                self.runtime.hearing.carried(error.failure, sink)
                 errors.append((rank, error))
         self.runtime.node.settle(call, [rank for rank, _ in errors])
         if isinstance(sink, GatheredReply) or not isinstance(sink, Reply):
@@ -165,21 +165,21 @@ class Calls:
         owned = self.runtime.owned.get(mesh._id)
         if owned is not None and owned.mesh_stopped is not None:
             return StoppedError(f"{mesh._name_of(rank)} stopped: {owned.mesh_stopped}")
-        error = self.runtime.gone(proc)
+        error = self.runtime.members.error_of(proc)
         return error if error is not None else PeerLostError(f"{mesh._name_of(rank)} cannot be reached")
 
     def _dead_letters(self, mesh: ActorMesh, endpoint: str, proc: int, ranks: list[int]) -> None:
-        error = self.runtime.gone(proc)
+        error = self.runtime.members.error_of(proc)
         failure: Failure | None = None if error is None else error.failure
         reason = "its proc is gone" if failure is None else failure.summary
         for rank in ranks:
-            self.runtime.dead_letter(mesh._name_of(rank), endpoint, mesh._shape.point(rank), reason, failure, mesh._id)
+            self.runtime.letters.add(mesh._name_of(rank), endpoint, mesh._shape.point(rank), reason, failure, mesh._id)
 
     def orphaned(self, lost: list[tuple[Any, list[int], bool]], error_of: Callable[[bool], ActorDied]) -> None:
         """Calls that a proc's death leaves open."""
         for sink, ranks, maybe_executed in lost:
             error = error_of(maybe_executed)
-            self.runtime.carried(error.failure, sink)
+            self.runtime.hearing.carried(error.failure, sink)
             if isinstance(sink, GatheredReply) or not isinstance(sink, Reply):
                 sink.rank_errors([(rank, error) for rank in ranks])
             else:

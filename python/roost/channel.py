@@ -41,7 +41,7 @@ class Port(Generic[T]):
         if self._sender is None:
             from roost.runtime import current
 
-            self._sender = current().port_sender(self._proc, self._port, self._limit)
+            self._sender = current().ports.sender(self._proc, self._port, self._limit)
         return self._sender
 
     def send(self, value: T) -> Reply[None]:
@@ -111,7 +111,7 @@ class PortReceiver(AsyncIterator[T]):
                 await self._waiter
             sender, what, payload = self._queue.popleft()
             taken = self._taken[sender] = self._taken.get(sender, 0) + 1
-            self._runtime.port_taken(self._port, sender, taken)
+            self._runtime.ports.taken(self._port, sender, taken)
             if what == CLOSE:
                 self._senders -= 1
                 self._known.discard(sender)
@@ -124,7 +124,7 @@ class PortReceiver(AsyncIterator[T]):
         """Take no more values: senders get an error."""
         if not self._closed:
             self._closed = True
-            self._runtime.close_port(self._port)
+            self._runtime.ports.close(self._port)
             self._wake()
 
     def __aiter__(self) -> PortReceiver[T]:
@@ -155,7 +155,7 @@ class Channel(Generic[T]):
             raise ValueError(f"senders={senders}: a channel has at least one sender")
         port = random.getrandbits(63) | 1
         receiver: PortReceiver[T] = PortReceiver(runtime, port, limit, senders)
-        runtime.open_port(port, receiver)
+        runtime.ports.open(port, receiver)
         return Port(runtime.proc, port, limit), receiver
 
 
@@ -182,12 +182,12 @@ class PortSender:
 
     def _send(self, what: int, payload: bytes, reply: Reply[None]) -> None:
         if self.ended is None:
-            self.ended = self._runtime.gone(self._proc)
+            self.ended = self._runtime.members.error_of(self._proc)
         if self.ended is not None:
             fail_reply(reply, self.ended)
             return
         self._sent += 1
-        self._runtime.send_port_item(self._proc, self._port, what, payload)
+        self._runtime.ports.send(self._proc, self._port, what, payload)
         if self._sent - self._taken <= self._limit:
             reply.set_result(None)
         else:

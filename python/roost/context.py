@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from roost.runner import Runner
     from roost.mesh import ActorMesh
-    from roost.runtime import Job
+    from roost.dead_letters import Job
     from roost.shape import Point
 
 __all__ = ["Context", "context"]

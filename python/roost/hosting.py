@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from roost import serialize
 from roost.failure import Failure
-from roost.mesh import rank_name
 from roost.runner import Runner
-from roost.shape import Point
+from roost.runtime import encode_sizes
+from roost.shape import Point, rank_name
 
 if TYPE_CHECKING:
     import asyncio
@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     from roost.mesh import ActorMesh
     from roost.runtime import Runtime
 
-__all__ = ["HostedMesh", "pack_spawn"]
+__all__ = ["HostedMesh", "Hosting", "pack_spawn"]
 
 _logger = logging.getLogger("roost")
+
+# How long a message for a mesh that this process has not heard of waits for it.
+_EARLY_WAIT_S = 10.0
 
 Ranks = list[tuple[int, int]]
 
@@ -30,6 +33,60 @@ Ranks = list[tuple[int, int]]
 def pack_spawn(handle: ActorMesh, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]) -> bytes:
     """What a proc needs to make its actors of a mesh; kept by the host for later incarnations, so everything is inside."""
     return pickle.dumps((serialize.dumps_alone(handle), serialize.dumps_alone((args, kwargs)), options), 5)
+
+
+class Hosting:
+    """All actors of this process, by mesh."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.meshes: dict[int, HostedMesh] = {}
+
+    def spawn(self, mesh: int, owner: int, ranks: Ranks, payload: bytes) -> None:
+        """Make the actors of a mesh that live here."""
+        if mesh in self.meshes:
+            return  # it came with this incarnation's start already
+        try:
+            hosted = HostedMesh(self._runtime, mesh, owner, payload, ranks)
+        except Exception as error:
+            self._refuse(mesh, owner, ranks, error)
+            return
+        self.meshes[mesh] = hosted
+        self._runtime.members.note(hosted.handle._on)
+        hosted.start()
+
+    def _refuse(self, mesh: int, owner: int, ranks: Ranks, error: Exception) -> None:
+        """The class or its arguments do not unpickle here."""
+        runtime = self._runtime
+        said = f"its class could not be loaded in the proc: {type(error).__name__}: {error}"
+        failure = Failure(
+            kind="error", origin="user", mesh=runtime.name, name=runtime.name, point=Point({}), host=runtime.host,
+            incarnation=runtime.incarnation, reason=said, traceback="".join(traceback.format_exception(error)),
+        )  # fmt: skip
+        packed = pickle.dumps((failure, serialize.dump_exception(error)), 5)
+        runtime.node.give_up_early(mesh, packed)
+        news = [("failed", rank, said, packed) for _, rank in ranks]
+        runtime.send_state(owner, mesh, pickle.dumps((runtime.incarnation, news), 5))
+
+    def stop(self, mesh: int, _sender: int, ranks: Ranks, payload: bytes) -> None:
+        """The owner stops actors."""
+        hosted = self.meshes.get(mesh)
+        if hosted is not None:
+            hosted.stop_slots([slot for slot, _ in ranks], payload.decode())
+
+    def early(self, mesh: int, _sender: int, _ranks: Ranks, _payload: bytes) -> None:
+        """A message came for a mesh that is not here: it may still come, or have been stopped."""
+        runtime = self._runtime
+
+        def give_up() -> None:
+            if mesh not in self.meshes and not runtime.closed:
+                failure = Failure(
+                    kind="stopped", origin="roost", mesh="", name="the actor", point=Point({}), host=runtime.host,
+                    reason=f"this proc has no actors of mesh {mesh:x}",
+                )  # fmt: skip
+                runtime.node.give_up_early(mesh, pickle.dumps((failure, None), 5))
+
+        runtime.loop.call_later(_EARLY_WAIT_S, give_up)
 
 
 class HostedMesh:
@@ -45,7 +102,7 @@ class HostedMesh:
         self.handle: ActorMesh = serialize.loads(handle)
         self.cleanup_timeout_s: float = options.get("cleanup_timeout_s") or runtime.config.cleanup_timeout_s
         self.endpoints = self.handle._class.__roost_endpoints__  # type: ignore[attr-defined]
-        self.sizes = runtime.encode_sizes(self.handle._whole)
+        self.sizes = encode_sizes(self.handle._whole)
         # News for the owner, sent together once a loop turn: 1,000 actors that come up are one message.
         self._news: list[tuple[str, int, str, bytes | None]] = []
         slots = [slot for slot, _ in ranks]
@@ -94,7 +151,6 @@ class HostedMesh:
         if self.runners.pop(runner.rank, None) is not None:
             runner.cell.release()
             self._tell("stopped", runner.rank, reason, None)
-            self.runtime.hosted_ended(self)
 
     def failed(self, runner: Runner, error: BaseException, during: str) -> Failure:
         """An actor has failed: callers get its failure from now on, and the owner hears of it."""
@@ -128,7 +184,7 @@ class HostedMesh:
 
     def _send_news(self) -> None:
         news, self._news = self._news, []
-        self.runtime.send_state(self, pickle.dumps((self.runtime.incarnation, news), 5))
+        self.runtime.send_state(self.owner, self.id, pickle.dumps((self.runtime.incarnation, news), 5))
 
     def exit_process(self, ending: SystemExit) -> None:
         """An endpoint raised SystemExit."""
@@ -136,7 +192,7 @@ class HostedMesh:
 
     def dead_letter(self, message: Message, reason: str) -> None:
         """A broadcast that no endpoint takes."""
-        self.runtime.return_dead_letter(message, self.rank_name(message.rank), reason)
+        self.runtime.letters.send_back(message, self.rank_name(message.rank), reason)
 
     def note(self, message: Message) -> str:
         """What is added to an exception that goes back to a caller."""

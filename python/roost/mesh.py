@@ -16,7 +16,7 @@ from roost._roost import Targets, Verb
 from roost.endpoint import Actor, Endpoint
 from roost.failure import State
 from roost.reply import GatheredReply, Reply, Stream, StreamSink
-from roost.shape import Point, Selection, Shape, ValueMesh
+from roost.shape import Point, Selection, Shape, ValueMesh, rank_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
     from roost.endpoint_info import EndpointInfo
     from roost.events import EventStream
-    from roost.owning import OwnedActors, OwnedMesh, OwnedProcs
+    from roost.owned_actors import OwnedActors
+    from roost.owned_procs import OwnedProcs
+    from roost.owning import OwnedMesh
 
 __all__ = ["ActorMesh", "BoundEndpoint", "HostMesh", "ProcMesh"]
 
@@ -184,7 +186,9 @@ class ProcMesh(Mesh):
             *args: the constructor's arguments.
             **kwargs: the same.
         """
-        return _runtime.current().spawn_actors(self, name, actor, args, kwargs, {})  # type: ignore[return-value]
+        from roost.spawning import spawn_actors
+
+        return spawn_actors(_runtime.current(), self, name, actor, args, kwargs, {})  # type: ignore[return-value]
 
     def options(self, **options: Any) -> SpawnOptions:
         """The same procs with options for `spawn`: restart, probe, per_proc, supervise, cleanup_timeout_s."""
@@ -207,7 +211,9 @@ class SpawnOptions:
 
     def spawn(self, name: str, actor: Callable[..., A], /, *args: Any, **kwargs: Any) -> A:
         """One actor on each proc, or `per_proc` actors on each; see `ProcMesh.spawn`."""
-        return _runtime.current().spawn_actors(self._procs, name, actor, args, kwargs, self._options)  # type: ignore[return-value]
+        from roost.spawning import spawn_actors
+
+        return spawn_actors(_runtime.current(), self._procs, name, actor, args, kwargs, self._options)  # type: ignore[return-value]
 
 
 class HostMesh:
@@ -280,7 +286,7 @@ class ActorMesh(Mesh):
                 rank += count
             sizes = b"" if not self._shape.names else _runtime.encode_sizes(self._shape)
             targets = self._targets = Targets(self._id, list(places.items()), per, sizes, self._waits)
-            _runtime.current().note_procs(self._on)
+            _runtime.current().members.note(self._on)
         return targets
 
     def _dense(self) -> Shape:
@@ -459,12 +465,6 @@ def each(values: Any) -> Any:
     return Each(list(values))
 
 
-def rank_name(mesh: str, point: Mapping[str, int]) -> str:
-    """`workers[gpus=3]`."""
-    inside = ",".join(f"{name}={place}" for name, place in point.items())
-    return f"{mesh}[{inside}]" if inside else mesh
-
-
 def least_loaded(candidates: list[int], load: Callable[[int], int]) -> int:
     """The less loaded of two picked at random (the power of two choices)."""
     if len(candidates) == 1:
@@ -486,4 +486,4 @@ def _by_proc(
         done += here
 
 
-__all__ += ["Each", "GatheredReply", "SpawnOptions", "each", "least_loaded", "rank_name"]
+__all__ += ["Each", "GatheredReply", "SpawnOptions", "each", "least_loaded"]

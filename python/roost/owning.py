@@ -3,59 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from roost.errors import ActorDied, MeshError, StoppedError
 from roost.events import EventStream, event
 from roost.failure import Failure, State
-from roost.mesh import rank_name
 from roost.reply import Reply, fail_reply
-from roost.shape import Shape, ValueMesh
+from roost.shape import Shape, ValueMesh, rank_name
 
 if TYPE_CHECKING:
+    from roost.hearing import Unheard
     from roost.runtime import Runtime
 
-__all__ = ["OwnedActors", "OwnedMesh", "OwnedProcs", "Unheard"]
-
-_logger = logging.getLogger("roost")
+__all__ = ["ENDED", "OwnedMesh"]
 
 ENDED = ("failed", "stopped")
-
-
-class Unheard:
-    """A failure that somebody must hear of: a caller that got it, a hook that handled it, or else the end of the mesh."""
-
-    __slots__ = ("_heard", "_replies", "failure")
-
-    def __init__(self, failure: Failure) -> None:
-        self.failure = failure
-        self._heard = False
-        # Replies that carry it and still live: whether their owner looked at the error is their own flag.
-        self._replies: list[Any] = []
-
-    def carried_by(self, reply: Any) -> None:
-        """A reply was given this failure."""
-        import weakref
-
-        self._replies.append(weakref.ref(reply))
-
-    def hear(self) -> None:
-        """Somebody got it."""
-        self._heard = True
-        self._replies.clear()
-
-    @property
-    def heard(self) -> bool:
-        if self._heard:
-            return True
-        for reference in self._replies:
-            reply = reference()
-            if reply is not None and reply.done() and not reply._log_traceback:
-                self.hear()
-                return True
-        return False
 
 
 class OwnedMesh:
@@ -95,6 +58,13 @@ class OwnedMesh:
 
     def state(self, rank: int) -> str:
         return self._states[rank]
+
+    def states_now(self) -> list[str]:
+        return self._states
+
+    def news(self, payload: bytes) -> None:
+        """A proc says how some ranks are."""
+        raise NotImplementedError
 
     def set_state(self, rank: int, state: str, *, reason: str = "", failure: Failure | None = None, incarnation: int = 0) -> None:
         """A rank is in another state now."""
@@ -178,7 +148,7 @@ class OwnedMesh:
         if len(errors) > 1:
             error = MeshError(f"{len(errors)} ranks of {self.name} are not up", errors, [self.whole.point(rank) for rank in cause])
         for rank in cause:
-            self.runtime.carried((self.failures or {}).get(rank), reply)
+            self.runtime.hearing.carried((self.failures or {}).get(rank), reply)
         fail_reply(reply, error)
 
     def death_error(self, rank: int) -> ActorDied:
@@ -186,7 +156,7 @@ class OwnedMesh:
         failure = (self.failures or {}).get(rank)
         if failure is not None and failure.kind != "stopped":
             error = ActorDied(None, failure)
-            error.__cause__ = self.runtime.original(failure)
+            error.__cause__ = self.runtime.hearing.original(failure)
             return error
         reason = (self.reasons or {}).get(rank) or self.mesh_stopped or "stopped"
         return StoppedError(f"{self.rank_name(rank)} stopped: {reason}", failure)
@@ -259,12 +229,12 @@ class OwnedMesh:
     # Failing -----------------------------------------------------------------------------------------------------------
     def climbs(self, rank: int, failure: Failure) -> None:
         """A failure that no policy mends: the hook hears of it, else the owner."""
-        unheard = self.runtime.hearing(failure)
+        unheard = self.runtime.hearing.of(failure)
         if self.unheard is None:
             self.unheard = []
         if unheard not in self.unheard:
             self.unheard.append(unheard)
-            self.runtime.escalate(self, unheard)
+            self.runtime.hearing.escalate(self, unheard)
 
     # Looking -----------------------------------------------------------------------------------------------------------
     def states(self, shape: Shape) -> Reply[ValueMesh[State]]:
@@ -304,177 +274,3 @@ class OwnedMesh:
             self.subscribers = []
         self.subscribers.append(stream)
         return stream
-
-
-class OwnedProcs(OwnedMesh):
-    """A mesh of processes that this process owns."""
-
-    __slots__ = ("actors", "ask", "labels", "policy", "procs", "started")
-
-    def __init__(self, runtime: Runtime, mesh: int, name: str, whole: Shape, supervise: Any, procs: tuple[int, ...], policy: Any) -> None:
-        super().__init__(runtime, mesh, name, whole, supervise)
-        self.procs = procs
-        self.policy = policy
-        # Actor meshes of this process that live on these procs.
-        self.actors: list[OwnedActors] = []
-        self.ask: Callable[[int, int], Any] | None = None
-
-    def member(self, rank: int, incarnation: int, status: str, details: dict[str, Any]) -> None:
-        """The agent says how a proc is."""
-        if status == "starting":
-            self.set_state(rank, "starting" if incarnation == 0 else "restarting", incarnation=incarnation)
-        elif status == "up":
-            if self.pids is None:
-                self.pids = {}
-            self.pids[rank] = details.get("pid", 0)
-            self.set_state(rank, "up", incarnation=incarnation)
-            self.tell("started" if incarnation == 0 else "recovered", rank)
-        elif status == "dead":
-            self._dead(rank, incarnation, details)
-        elif status == "restarting":
-            self.tell("restarting", rank, details.get("reason", ""))
-        elif status == "failed":
-            self._failed(rank, incarnation, details)
-        elif status == "stopped":
-            self._stopped(rank, incarnation, details)
-
-    def _dead(self, rank: int, incarnation: int, details: dict[str, Any]) -> None:
-        failure = self.runtime.death_of(self.procs[rank], incarnation, details)
-        state = "restarting" if details.get("next") == "restarting" else "failed"
-        self.set_state(rank, state, reason=failure.reason, failure=failure, incarnation=incarnation)
-        self.tell("failed", rank, failure.reason, failure)
-        for actors in self.actors:
-            actors.proc_ended(self.procs[rank], state, failure)
-
-    def _failed(self, rank: int, incarnation: int, details: dict[str, Any]) -> None:
-        failure = self.runtime.death_of(self.procs[rank], incarnation, details)
-        self.set_state(rank, "failed", reason=failure.reason, failure=failure, incarnation=incarnation)
-        for actors in self.actors:
-            actors.proc_ended(self.procs[rank], "failed", failure)
-        if failure.kind == "start" and self.mesh_stopped is None and incarnation == 0:
-            # The others would wait for a rank that never comes.
-            others = [other for other in range(len(self.procs)) if self.state(other) not in ENDED]
-            if others:
-                self.stop_ranks(others, f"{self.rank_name(rank)} did not start")
-        self.climbs(rank, failure)
-
-    def _stopped(self, rank: int, incarnation: int, details: dict[str, Any]) -> None:
-        failure = self.runtime.death_of(self.procs[rank], incarnation, details)
-        reason = self.mesh_stopped or details.get("reason") or "stopped"
-        self.set_state(rank, "stopped", reason=reason, failure=failure, incarnation=incarnation)
-        self.tell("stopped", rank, reason, failure)
-        for actors in self.actors:
-            actors.proc_ended(self.procs[rank], "stopped", failure)
-        self.end_subscribers()
-
-    def stop_ranks(self, ranks: list[int], reason: str) -> None:
-        config = self.runtime.config
-        procs = [self.procs[rank] for rank in ranks]
-        extra = max([0.0, *(actors.cleanup_extra_s for actors in self.actors)])
-        self.runtime.control.stop(procs, reason, config.grace_s + extra, config.sigterm_s)
-
-    def restart(self, shape: Shape, reason: str) -> Reply[None]:
-        """Stop these procs and start their next incarnation; done when they are up."""
-        if self.mesh_stopped is not None:
-            raise StoppedError(f"{self.name} stopped: {self.mesh_stopped}; spawn new procs instead of restarting these")
-        config = self.runtime.config
-        reply: Reply[None] = Reply(loop=self.runtime.loop)
-
-        def begin() -> None:
-            ranks = list(shape.ranks())
-            self.runtime.control.restart([self.procs[rank] for rank in ranks], reason, config.grace_s, config.sigterm_s)
-            for rank in ranks:
-                self.set_state(rank, "restarting", reason=reason)
-            ready = self._wait("ready", shape, None)
-            ready.add_done_callback(lambda done: _copy(done, reply))
-
-        self.runtime.on_loop(begin)
-        return reply
-
-    def all_unheard(self) -> list[Unheard]:
-        own = list(self.unheard or ())
-        for actors in self.actors:
-            own += [one for one in actors.unheard or () if one not in own]
-        return own
-
-    def end_subscribers(self) -> None:
-        super().end_subscribers()
-        for actors in self.actors:
-            actors.end_subscribers()
-
-
-class OwnedActors(OwnedMesh):
-    """A mesh of actors that this process owns."""
-
-    __slots__ = ("class_name", "cleanup_extra_s", "on", "per", "places", "procs")
-
-    def __init__(
-        self, runtime: Runtime, mesh: int, name: str, whole: Shape, supervise: Any, procs: tuple[int, ...], per: int, class_name: str
-    ) -> None:
-        super().__init__(runtime, mesh, name, whole, supervise)
-        self.procs = procs
-        self.per = per
-        self.class_name = class_name
-        self.on: OwnedProcs | None = None
-        self.cleanup_extra_s = 0.0
-
-    def _ranks_of(self, proc: int) -> Iterable[int]:
-        for place, one in enumerate(self.procs):
-            if one == proc:
-                yield from range(place * self.per, (place + 1) * self.per)
-
-    def proc_ended(self, proc: int, state: str, failure: Failure) -> None:
-        """The proc of some ranks has ended."""
-        for rank in self._ranks_of(proc):
-            if self._states[rank] == "failed" or (self._states[rank] == "stopped" and state != "restarting"):
-                continue
-            if self.mesh_stopped is not None and state != "stopped":
-                state = "stopped"
-            self.set_state(rank, state, reason=failure.reason, failure=failure)
-            self.tell("failed" if state == "failed" else state, rank, failure.reason, failure)
-            if failure.kind != "stopped" and len(failure.consequences) < 64:
-                failure._add_consequence(self._followed(rank, failure))
-
-    def _followed(self, rank: int, cause: Failure) -> Failure:
-        return Failure(
-            kind=cause.kind, origin=cause.origin, mesh=self.name, name=self.rank_name(rank), point=self.whole.point(rank),
-            actor_class=self.class_name, host=cause.host, incarnation=self.incarnation(rank), reason="its proc ended",
-            exit_code=cause.exit_code, signal=cause.signal, times=cause.times,
-        )  # fmt: skip
-
-    def actor_state(self, ranks: Iterable[int], state: str, incarnation: int, reason: str, failure: Failure | None) -> None:
-        """A proc says how actors of this mesh are."""
-        for rank in ranks:
-            before = self._states[rank]
-            self.set_state(rank, state, reason=reason, failure=failure, incarnation=incarnation)
-            if state == "up":
-                self.tell("recovered" if before == "restarting" else "started", rank)
-            elif state == "failed" and failure is not None:
-                self.tell("failed", rank, reason, failure)
-                self.climbs(rank, failure)
-            else:
-                self.tell(state, rank, reason)
-        self.end_subscribers()
-
-    def stop_ranks(self, ranks: list[int], reason: str) -> None:
-        for place, proc in enumerate(self.procs):
-            slots = [rank - place * self.per for rank in ranks if rank // self.per == place]
-            if slots:
-                self.runtime.stop_actors(proc, self.id, slots, reason)
-        if self.on is not None and self.mesh_stopped is not None:
-            self.runtime.control.forget_actor(list(dict.fromkeys(self.procs)), self.id)
-
-    def restart(self, shape: Shape, reason: str) -> Reply[None]:
-        raise NotImplementedError(
-            "actors restart with their procs: call restart() on the proc mesh, or spawn the actors with options(restart=…)"
-        )
-
-
-def _copy(done: Any, reply: Reply[Any]) -> None:
-    if reply.done():
-        return
-    error = None if done.cancelled() else done.exception()
-    if error is not None:
-        fail_reply(reply, error)
-    else:
-        reply.set_result(None)

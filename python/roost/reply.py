@@ -199,7 +199,7 @@ class FailedReply(Reply[R]):
         if runtime is not None:
             error = asyncio.Future.exception(self)
             if error is not None:
-                runtime.reply_dropped(error, heard=not unheard)
+                runtime.hearing.reply_dropped(error, heard=not unheard)
 
 
 def fail_reply(reply: Reply[Any], error: BaseException) -> None:
@@ -283,7 +283,7 @@ class GatheredReply(Reply[R]):
             self._log_traceback = False
         runtime = _running()
         if runtime is not None and self._failed is not None:
-            runtime.reply_dropped(self._failed, heard=not unheard)
+            runtime.hearing.reply_dropped(self._failed, heard=not unheard)
 
 
 def fail_gathered(reply: GatheredReply[Any], error: BaseException) -> None:
@@ -383,7 +383,7 @@ class Stream(AsyncIterator[tuple["Point", R]]):
         if rank in sink.live:
             # The other end goes on producing as this one takes.
             taken = sink.taken[rank] = sink.taken.get(rank, 0) + 1
-            self._runtime.stream_taken(sink._call, rank, taken)
+            self._runtime.streams.taken(sink._call, rank, taken)
         if failed and not self._outcomes:
             assert isinstance(value, BaseException)
             raise value
@@ -399,7 +399,7 @@ class Stream(AsyncIterator[tuple["Point", R]]):
             sink.closed = True
             sink.queue.clear()
             if sink.live and sink._call:
-                self._runtime.cancel_stream(sink._call)
+                self._runtime.cancel(sink._call)
             sink.wake()
 
     def __del__(self) -> None:

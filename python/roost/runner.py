@@ -218,7 +218,7 @@ class Runner:
             if message.wants_stream:
                 async for value in values:
                     sent = message.item(value)
-                    await self.hosted.runtime.stream_room(message, sent)
+                    await self.hosted.runtime.streams.room(message, sent)
                 message.end()
             else:
                 message.reply([value async for value in values])

@@ -99,7 +99,7 @@ def run(
         finally:
             if on_main:
                 runtime.loop.remove_signal_handler(signal.SIGTERM)
-            unheard = runtime.take_unheard()
+            unheard = runtime.hearing.take_unheard()
             await runtime.shut_down("the program ended")
         if unheard:
             raise MeshError(f"{len(unheard)} failures that nobody handled", [ActorDied(None, one) for one in unheard])

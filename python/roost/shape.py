@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Generic, SupportsIndex, TypeAlias, TypeVar, Union, cast
 
-__all__ = ["RANKS_MAX", "Point", "Selection", "Shape", "ValueMesh"]
+__all__ = ["RANKS_MAX", "Point", "Selection", "Shape", "ValueMesh", "rank_name"]
 
 RANKS_MAX = 1 << 24
 """The most ranks of one mesh: a table of them must fit one process, and a rank is a u32 on the wire."""
@@ -99,6 +99,12 @@ class Point(Mapping[str, int]):
 
     def __repr__(self) -> str:
         return f"Point({_text(self._names, self._lengths)}, rank={self.rank})"
+
+
+def rank_name(mesh: str, point: Mapping[str, int]) -> str:
+    """The name of one rank of a mesh: `workers[gpus=3]`."""
+    inside = ",".join(f"{name}={coordinate}" for name, coordinate in point.items())
+    return f"{mesh}[{inside}]" if inside else mesh
 
 
 class Shape:

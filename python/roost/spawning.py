@@ -1,4 +1,4 @@
-"""`spawn_procs`: from a request to procs that start."""
+"""`spawn_procs` and `spawn_actors`: from a request to procs and actors that start."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from roost import serialize
 from roost.failure import Bind, Restart
-from roost.mesh import ProcMesh, rank_name
-from roost.owning import OwnedProcs
-from roost.shape import Point, Shape
+from roost.hosting import pack_spawn
+from roost.mesh import ActorMesh, ProcMesh, check_actor_class
+from roost.owned_actors import OwnedActors
+from roost.owned_procs import OwnedProcs
+from roost.shape import Point, Shape, rank_name
 
 if TYPE_CHECKING:
     from roost.runtime import Runtime
 
-__all__ = ["spawn_procs"]
+__all__ = ["spawn_actors", "spawn_procs"]
 
 # Read by the interpreter, the loader or a preloaded library when the process starts: a forked proc comes too late for them.
 _START_ONLY = ("LD_", "PYTHON", "MALLOC_", "GLIBC_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_")
@@ -74,9 +76,68 @@ def spawn_procs(
     asks = any(callable(one) for one in (env, bind)) or callable(start)
     record.ask = request.of_proc if asks else None
     handle = ProcMesh._make(mesh, request.name, runtime.proc, whole, whole, procs)
-    runtime.own(record, handle)
-    runtime.on_loop(lambda: runtime.start_procs(record, ranks, request.template(), restart, logs, asks))
+    runtime.owned[mesh] = record
+    runtime.members.own(record)
+    runtime.members.note(handle)
+    if record.owner_runner is not None:
+        record.owner_runner.owns(handle)
+    runtime.on_loop(lambda: _start_procs(runtime, record, ranks, request.template(), logs, asks))
     return handle
+
+
+def _start_procs(runtime: Runtime, record: OwnedProcs, ranks: list[Any], template: Any, logs: bool, asks: bool) -> None:
+    """Ask the agent for the procs."""
+    for proc in record.procs:
+        runtime.node.expect(proc)
+    policy = None
+    restart: Restart | None = record.policy
+    if restart is not None:
+        policy = (restart.limit, restart.within_s, *restart.backoff_s, restart.scope, restart.when, restart.while_down)
+    runtime.control.spawn_procs(record.id, record.name, ranks, template, policy, runtime.proc, logs, asks)
+
+
+def spawn_actors(
+    runtime: Runtime, procs: ProcMesh, name: str, actor: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]
+) -> ActorMesh:
+    """Spawn one actor, or `per_proc`, on each proc of a mesh; returns at once."""
+    runtime.check_usable()
+    kind = check_actor_class(actor, name, args, kwargs)
+    per_proc = Shape(options.get("per_proc") or {})
+    parent = runtime.owned.get(procs._id)
+    waits = parent is not None and getattr(parent.policy, "while_down", "fail") == "wait"  # type: ignore[attr-defined]
+    mesh = random.getrandbits(63) | 1
+    handle = ActorMesh._make(mesh, name, runtime.proc, procs, per_proc, None, kind, waits)
+    packed = pack_spawn(handle, args, kwargs, {"cleanup_timeout_s": options.get("cleanup_timeout_s")})
+    if len(packed) > runtime.config.message_bytes_max:
+        runtime.calls.too_large(len(packed))
+    record = OwnedActors(
+        runtime, mesh, name, handle._whole, options.get("supervise"), procs._members(), len(per_proc), f"{kind.__module__}.{kind.__qualname__}"
+    )
+    record.cleanup_extra_s = max(0.0, options.get("cleanup_timeout_s") or 0.0)
+    runtime.owned[mesh] = record
+    if record.owner_runner is not None:
+        record.owner_runner.owns(handle)
+    runtime.on_loop(lambda: _start_actors(runtime, record, procs, packed))
+    return handle
+
+
+def _start_actors(runtime: Runtime, record: OwnedActors, procs: ProcMesh, packed: bytes) -> None:
+    runtime.members.note(procs)
+    parent = runtime.owned.get(procs._id)
+    if parent is not None:
+        record.on = parent  # type: ignore[assignment]
+        parent.actors.append(record)  # type: ignore[attr-defined]
+    for place, proc in enumerate(record.procs):
+        run = (0, record.per, 1, place * record.per, 1)
+        ranks = [(slot, place * record.per + slot) for slot in range(record.per)]
+        failure = runtime.members.gone.get(proc)
+        if failure is not None:
+            record.proc_ended(proc, "failed" if failure.kind != "stopped" else "stopped", failure)
+        elif proc == runtime.proc:
+            runtime.hosting.spawn(record.id, runtime.proc, ranks, packed)
+        else:
+            runtime.control.record_actor([proc], record.id, pickle.dumps((record.id, runtime.proc, ranks, packed), 5))
+            runtime.send_system(proc, record.id, ".spawn", packed, [run])
 
 
 class _Request:

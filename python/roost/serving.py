@@ -1,0 +1,76 @@
+"""A proc's life: from its spawn message to its end in order."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import uvloop
+
+from roost import config as _config
+from roost import runtime as _runtime
+from roost import serialize
+
+# Whatever a proc needs is imported by its template, so that a forked proc imports nothing.
+from roost import calls, driving, elsewhere, hosting, spawning  # noqa: F401 isort: skip
+from roost.shape import Shape
+
+if TYPE_CHECKING:
+    from roost._roost import Control
+    from roost.runtime import Runtime
+
+__all__ = ["run_proc"]
+
+
+def run_proc(spec: dict[str, Any], control: Control, data_fd: int, started_page_fd: int) -> int:
+    """Be a proc until asked to stop; called by `roost._proc` in a fresh process."""
+    _config.use(_config.Config.from_builtins(spec["config"]))
+    if spec.get("cpus"):
+        os.sched_setaffinity(0, spec["cpus"])
+    return uvloop.run(_live(spec, control, data_fd, started_page_fd))
+
+
+async def _live(spec: dict[str, Any], control: Control, data_fd: int, started_page_fd: int) -> int:
+    runtime = _runtime.Runtime(
+        job=spec["job"], proc=spec["proc"], incarnation=spec["incarnation"], name=spec["name"], owner=spec["owner"],
+        control=control, loop=asyncio.get_running_loop(),
+    )  # fmt: skip
+    _runtime.install(runtime)
+    runtime.stopping = asyncio.Event()
+    runtime.members.note_self(spec["mesh_name"], Shape(spec["sizes"]), spec["rank"])
+    runtime.open()
+    runtime.node.set_started_page(started_page_fd)
+    if spec["setup"] is not None:
+        try:
+            result = serialize.loads(spec["setup"])()
+            if asyncio.iscoroutine(result):
+                await result
+        except BaseException as error:
+            traceback.print_exc()
+            control.start_failed(f"setup raised {type(error).__name__}: {error}")
+            return 1
+    runtime.node.adopt(spec["owner"], 0, data_fd, 0)
+    for recorded in spec["actors"]:
+        mesh, owner, ranks, packed = pickle.loads(recorded)
+        runtime.hosting.spawn(mesh, owner, ranks, packed)
+    control.up()
+    await runtime.stopping.wait()
+    await _stop(runtime)
+    return runtime.exit_code or 0
+
+
+async def _stop(runtime: Runtime) -> None:
+    """End in order: actors in reverse order of their start, then what is still to be written."""
+    reason = runtime.stop_reason or "its proc ended"
+    for hosted in reversed(list(runtime.hosting.meshes.values())):
+        runners = list(hosted.runners.values())
+        for runner in runners:
+            runner.stop(reason)
+        tasks = [runner.task for runner in runners if runner.task is not None]
+        if tasks:
+            await asyncio.wait(tasks)
+    await asyncio.sleep(0)
+    runtime.close_proc()
