@@ -47,7 +47,7 @@ impl Lanes {
 impl Agent {
     /// `from` wants to talk to `to`.
     pub(super) fn connect(&mut self, from: ProcId, to: ProcId) {
-        if self.lanes.contains(from, to) {
+        if self.lanes.contains(from, to) && self.hears(to) {
             // The other asked first, and the answer is on its way.
             return;
         }

@@ -74,7 +74,7 @@ impl Agent {
         let decision = if self.closed { Decision::Ended } else { decision };
         match decision {
             Decision::Restart { delay_ns } => self.tell_restart(now_ns, id, &seen, (death, delay_ns, gone)),
-            Decision::Ended => self.tell_end(id, &seen, Status::Stopped { death }, gone),
+            Decision::Ended => self.tell_end(id, &seen, &Status::Stopped { death }, gone),
             Decision::GiveUp => {
                 let status = Status::Dead {
                     death: death.clone(),
@@ -86,7 +86,7 @@ impl Agent {
                     .get(&id)
                     .map(|proc| proc.earlier.clone())
                     .unwrap_or_default();
-                self.tell_end(id, &Seen::default(), Status::Failed { death, earlier }, gone);
+                self.tell_end(id, &Seen::default(), &Status::Failed { death, earlier }, gone);
             }
         }
         self.stop_owned(now_ns, id);
@@ -134,7 +134,7 @@ impl Agent {
     }
 
     /// It stays down.
-    fn tell_end(&mut self, id: ProcId, seen: &Seen, status: Status, gone: bool) {
+    fn tell_end(&mut self, id: ProcId, seen: &Seen, status: &Status, gone: bool) {
         let Some(proc) = self.procs.get_mut(&id) else {
             return;
         };
@@ -144,7 +144,7 @@ impl Agent {
         };
         // Nobody starts it again but by a restart, which begins a history of its own.
         proc.earlier.clear();
-        self.announce_death(id, seen, &status);
+        self.announce_death(id, seen, status);
         self.refuse_waiting(id);
     }
 

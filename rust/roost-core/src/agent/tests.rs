@@ -1,1 +1,236 @@
+//! The agent against a world of made-up processes.
 
+mod life;
+mod links;
+mod schedules;
+mod sources;
+
+use super::*;
+use crate::control::{DeathKind, Launch, Next, Rank, Spawn};
+use crate::id::MeshId;
+use crate::restart::{Policy, Scope, When, WhileDown};
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MS;
+
+fn proc(number: u64) -> ProcId {
+    ProcId::new(number).expect("tests name procs from 1")
+}
+
+fn mesh(number: u64) -> MeshId {
+    MeshId::new(number).expect("tests name meshes from 1")
+}
+
+const DRIVER: u64 = 1_000;
+
+fn policy(limit: u32) -> Policy {
+    Policy {
+        limit,
+        within_ns: 60 * SECOND,
+        backoff_min_ns: 100 * MS,
+        backoff_max_ns: 5 * SECOND,
+        scope: Scope::One,
+        when: When::Failed,
+        while_down: WhileDown::Fail,
+    }
+}
+
+fn key() -> TemplateKey {
+    TemplateKey {
+        preload: vec!["torch".to_owned()],
+        sys_path: Vec::new(),
+    }
+}
+
+/// A spawn of cold procs with these numbers, owned by the driver, without a policy.
+fn spawn(numbers: &[u64]) -> Spawn {
+    let rank = |&number: &u64| Rank {
+        proc: proc(number),
+        label: format!("workers[{number}]"),
+        launch: Launch {
+            spec: b"spec".as_slice().into(),
+            environ: Some(Vec::new()),
+            command: None,
+        },
+    };
+    Spawn {
+        mesh: mesh(7),
+        name: "workers".to_owned(),
+        owner: proc(DRIVER),
+        template: None,
+        template_environ: Vec::new(),
+        policy: None,
+        logs: true,
+        ask: false,
+        ranks: numbers.iter().map(rank).collect(),
+    }
+}
+
+/// The same from a template.
+fn warm(numbers: &[u64]) -> Spawn {
+    let mut spawn = spawn(numbers);
+    spawn.template = Some(key());
+    for rank in &mut spawn.ranks {
+        rank.launch.environ = None;
+    }
+    spawn
+}
+
+/// An agent, its clock, and what it has said since last asked.
+struct Rig {
+    agent: Agent,
+    now_ns: u64,
+    said: Vec<Output>,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let patience = Patience {
+            grace_ns: 5 * SECOND,
+            sigterm_ns: 3 * SECOND,
+        };
+        Self {
+            agent: Agent::new(proc(DRIVER), patience, 1),
+            now_ns: SECOND,
+            said: Vec::new(),
+        }
+    }
+
+    /// With these procs up.
+    fn with(spawned: Spawn) -> Self {
+        let mut rig = Self::new();
+        let procs: Vec<ProcId> = spawned.ranks.iter().map(|rank| rank.proc).collect();
+        rig.say(DRIVER, ToAgent::Spawn(Box::new(spawned)));
+        for id in procs {
+            rig.come_up(id.get(), 0);
+        }
+        rig.said.clear();
+        rig
+    }
+
+    fn input(&mut self, input: Input) {
+        self.agent.handle(self.now_ns, input);
+        while let Some(output) = self.agent.next_output() {
+            self.said.push(output);
+        }
+    }
+
+    fn say(&mut self, from: u64, message: ToAgent) {
+        self.input(Input::Message {
+            from: proc(from),
+            message,
+            descriptor: None,
+        });
+    }
+
+    /// The process of a launch starts and says that it is ready.
+    fn come_up(&mut self, number: u64, incarnation: u32) {
+        let pid = 100 + u32::try_from(number).unwrap();
+        self.input(Input::Launched {
+            proc: proc(number),
+            incarnation: Incarnation(incarnation),
+            pid,
+        });
+        self.say(number, ToAgent::Up);
+    }
+
+    fn die(&mut self, number: u64, incarnation: u32, exit: Exit) {
+        let seen = Seen {
+            exit: Some(exit),
+            ..Seen::default()
+        };
+        self.input(Input::Died {
+            proc: proc(number),
+            incarnation: Incarnation(incarnation),
+            seen,
+        });
+    }
+
+    fn go(&mut self, number: u64, incarnation: u32) {
+        self.input(Input::Gone {
+            proc: proc(number),
+            incarnation: Incarnation(incarnation),
+        });
+    }
+
+    fn crash(&mut self, number: u64, incarnation: u32) {
+        self.die(number, incarnation, Exit::Signal(9));
+        self.go(number, incarnation);
+    }
+
+    fn wait(&mut self, by_ns: u64) {
+        self.now_ns += by_ns;
+        self.input(Input::Tick);
+    }
+
+    fn stop(&mut self, number: u64, reason: &str) {
+        let patience = Patience {
+            grace_ns: 5 * SECOND,
+            sigterm_ns: 3 * SECOND,
+        };
+        self.say(
+            DRIVER,
+            ToAgent::Stop {
+                procs: vec![proc(number)],
+                reason: reason.to_owned(),
+                patience,
+            },
+        );
+    }
+
+    /// What was said since the last call.
+    fn take(&mut self) -> Vec<Output> {
+        std::mem::take(&mut self.said)
+    }
+
+    /// The launches since the last call: proc and incarnation.
+    fn launches(&mut self) -> Vec<(u64, u32)> {
+        let launch = |output| match output {
+            Output::Launch(order) => Some((order.proc.get(), order.incarnation.0)),
+            _ => None,
+        };
+        self.take().into_iter().filter_map(launch).collect()
+    }
+
+    /// The notices for one receiver since the last call.
+    fn notices(&mut self, receiver: u64) -> Vec<ToClient> {
+        let notice = |output| match output {
+            Output::Send { to, message, .. } if to == proc(receiver) => Some(message),
+            _ => None,
+        };
+        self.take().into_iter().filter_map(notice).collect()
+    }
+
+    /// The statuses told to one receiver since the last call.
+    fn statuses(&mut self, receiver: u64) -> Vec<Status> {
+        let status = |notice| match notice {
+            ToClient::Member(member) => Some(member.status),
+            _ => None,
+        };
+        self.notices(receiver).into_iter().filter_map(status).collect()
+    }
+
+    /// The signals since the last call.
+    fn signals(&mut self) -> Vec<Signal> {
+        let signal = |output| match output {
+            Output::Signal { signal, .. } => Some(signal),
+            _ => None,
+        };
+        self.take().into_iter().filter_map(signal).collect()
+    }
+}
+
+/// Short names of statuses, to compare a story at a glance.
+fn story(statuses: &[Status]) -> Vec<&'static str> {
+    statuses
+        .iter()
+        .map(|status| match status {
+            Status::Starting { .. } => "starting",
+            Status::Up { .. } => "up",
+            Status::Dead { .. } => "dead",
+            Status::Restarting { .. } => "restarting",
+            Status::Failed { .. } => "failed",
+            Status::Stopped { .. } => "stopped",
+        })
+        .collect()
+}

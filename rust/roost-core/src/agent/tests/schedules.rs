@@ -1,0 +1,397 @@
+//! Any order of events: promises that hold after each.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// What the world may do next; numbers choose among what is there.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Spawn {
+        owner: usize,
+        limit: u32,
+        warm: bool,
+        ask: bool,
+    },
+    Wait {
+        ms: u64,
+    },
+    Launch(usize),
+    Up(usize),
+    Die {
+        which: usize,
+        code: i32,
+        status_known: bool,
+    },
+    Exit(usize),
+    Go(usize),
+    Stop(usize),
+    Restart(usize),
+    Kill(usize),
+    Connect(usize, usize),
+    Answer(bool),
+    Template(u8),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let which = 0_usize..8;
+    prop_oneof![
+        (0_usize..4, 0_u32..4, any::<bool>(), any::<bool>()).prop_map(|(owner, limit, warm, ask)| {
+            Step::Spawn {
+                owner,
+                limit,
+                warm,
+                ask,
+            }
+        }),
+        (1_u64..20_000).prop_map(|ms| Step::Wait { ms }),
+        which.clone().prop_map(Step::Launch),
+        which.clone().prop_map(Step::Up),
+        (which.clone(), 0..3, any::<bool>()).prop_map(|(which, code, status_known)| Step::Die {
+            which,
+            code,
+            status_known
+        }),
+        which.clone().prop_map(Step::Exit),
+        which.clone().prop_map(Step::Go),
+        which.clone().prop_map(Step::Stop),
+        which.clone().prop_map(Step::Restart),
+        which.clone().prop_map(Step::Kill),
+        (which.clone(), which).prop_map(|(from, to)| Step::Connect(from, to)),
+        any::<bool>().prop_map(Step::Answer),
+        (0_u8..4).prop_map(Step::Template),
+    ]
+}
+
+/// A process as the world has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Process {
+    Ordered,
+    Running,
+    /// Ended; its memory is still there.
+    Ending,
+}
+
+#[derive(Default)]
+struct World {
+    processes: BTreeMap<(u64, u32), Process>,
+    /// Procs that were told to be over, and not to be restarted since.
+    over: BTreeSet<u64>,
+    /// Starts of each proc that its policy is answerable for.
+    mended: BTreeMap<u64, Vec<u64>>,
+    limits: BTreeMap<u64, u32>,
+    asked: Vec<(u64, u32)>,
+    /// The last epoch that each receiver heard.
+    epochs: BTreeMap<u64, u32>,
+    templates_loading: bool,
+}
+
+impl World {
+    fn take(&mut self, rig: &mut Rig) {
+        for output in rig.take() {
+            match output {
+                Output::Launch(order) => self.launched(&order),
+                Output::Send { to, message, .. } => self.told(rig.now_ns, to.get(), message),
+                Output::StartTemplate { .. } => self.templates_loading = true,
+                Output::Signal {
+                    proc, incarnation, ..
+                } => {
+                    let process = self.processes.get(&(proc.get(), incarnation.0));
+                    assert!(
+                        process.is_none_or(|process| *process != Process::Ordered),
+                        "there is none to signal"
+                    );
+                }
+                Output::Pair { first, second } => assert_ne!(first.proc, second.proc),
+            }
+        }
+    }
+
+    fn launched(&mut self, order: &Order) {
+        let number = order.proc.get();
+        assert!(
+            !self.over.contains(&number),
+            "proc {number} was told to be over, and starts"
+        );
+        let alive: Vec<_> = self.processes.keys().filter(|(one, _)| *one == number).collect();
+        assert!(
+            alive.is_empty(),
+            "proc {number} starts while {alive:?} still has its memory"
+        );
+        self.processes
+            .insert((number, order.incarnation.0), Process::Ordered);
+    }
+
+    fn told(&mut self, now_ns: u64, to: u64, message: ToClient) {
+        match message {
+            ToClient::Ask { proc, incarnation } => self.asked.push((proc.get(), incarnation.0)),
+            ToClient::Epoch { epoch } => {
+                self.epochs.insert(to, epoch);
+            }
+            ToClient::Member(member) => {
+                let last = self.epochs.entry(to).or_default();
+                assert!(
+                    member.epoch == *last || member.epoch == *last + 1,
+                    "a receiver missed an epoch"
+                );
+                *last = member.epoch;
+                if to == DRIVER {
+                    self.changed(now_ns, member.proc.get(), &member.status);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn changed(&mut self, now_ns: u64, number: u64, status: &Status) {
+        match status {
+            Status::Dead {
+                death,
+                next: Next::Restarting,
+            } if death.kind != DeathKind::Stopped => {
+                let mended = self.mended.entry(number).or_default();
+                mended.retain(|at| at + 60 * SECOND > now_ns);
+                mended.push(now_ns);
+                assert!(
+                    mended.len() <= self.limits[&number] as usize,
+                    "proc {number} is mended too often"
+                );
+            }
+            Status::Restarting { .. } => {
+                self.over.remove(&number);
+            }
+            Status::Failed { .. } | Status::Stopped { .. } => {
+                self.over.insert(number);
+                self.mended.remove(&number);
+            }
+            _ => {}
+        }
+    }
+
+    fn nth(&self, which: usize, process: Process) -> Option<(u64, u32)> {
+        let those: Vec<_> = self
+            .processes
+            .iter()
+            .filter(|(_, one)| **one == process)
+            .map(|(key, _)| *key)
+            .collect();
+        (!those.is_empty()).then(|| those[which % those.len()])
+    }
+
+    fn run(&mut self, rig: &mut Rig, step: Step, spawned: &mut u64) {
+        match step {
+            Step::Spawn {
+                owner,
+                limit,
+                warm,
+                ask,
+            } => {
+                *spawned += 1;
+                let owner = if owner == 0 {
+                    DRIVER
+                } else {
+                    (owner as u64).min(*spawned)
+                };
+                let base = if warm {
+                    super::warm(&[*spawned])
+                } else {
+                    spawn(&[*spawned])
+                };
+                let policy = Some(policy(limit));
+                self.limits.insert(*spawned, limit);
+                rig.say(
+                    DRIVER,
+                    ToAgent::Spawn(Box::new(Spawn {
+                        owner: proc(owner),
+                        policy,
+                        ask,
+                        ..base
+                    })),
+                );
+            }
+            Step::Wait { ms } => rig.wait(ms * MS),
+            Step::Launch(_) | Step::Up(_) | Step::Die { .. } | Step::Exit(_) | Step::Go(_) => {
+                self.happen(rig, step)
+            }
+            step => self.request(rig, step, *spawned),
+        }
+    }
+
+    /// Something happens to a process.
+    fn happen(&mut self, rig: &mut Rig, step: Step) {
+        match step {
+            Step::Launch(which) => {
+                if let Some((number, incarnation)) = self.nth(which, Process::Ordered) {
+                    self.processes.insert((number, incarnation), Process::Running);
+                    rig.input(Input::Launched {
+                        proc: proc(number),
+                        incarnation: Incarnation(incarnation),
+                        pid: 7,
+                    });
+                }
+            }
+            Step::Up(which) => {
+                if let Some((number, _)) = self.nth(which, Process::Running) {
+                    rig.say(number, ToAgent::Up);
+                }
+            }
+            Step::Die {
+                which,
+                code,
+                status_known,
+            } => {
+                if let Some((number, incarnation)) = self.nth(which, Process::Running) {
+                    self.processes.insert((number, incarnation), Process::Ending);
+                    let exit = status_known.then_some(Exit::Code(code));
+                    let seen = Seen {
+                        exit,
+                        ..Seen::default()
+                    };
+                    rig.input(Input::Died {
+                        proc: proc(number),
+                        incarnation: Incarnation(incarnation),
+                        seen,
+                    });
+                }
+            }
+            Step::Exit(which) => {
+                if let Some((number, incarnation)) = self.nth(which, Process::Ending) {
+                    let (proc, incarnation) = (proc(number), Incarnation(incarnation));
+                    rig.input(Input::Exited {
+                        proc,
+                        incarnation,
+                        exit: Exit::Code(1),
+                    });
+                }
+            }
+            Step::Go(which) => {
+                if let Some((number, incarnation)) = self.nth(which, Process::Ending) {
+                    self.processes.remove(&(number, incarnation));
+                    rig.go(number, incarnation);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn request(&mut self, rig: &mut Rig, step: Step, spawned: u64) {
+        let patience = Patience {
+            grace_ns: SECOND,
+            sigterm_ns: SECOND,
+        };
+        let one = |which: usize| vec![proc(which as u64 % spawned.max(1) + 1)];
+        match step {
+            Step::Stop(which) => {
+                rig.say(
+                    DRIVER,
+                    ToAgent::Stop {
+                        procs: one(which),
+                        reason: "stop".to_owned(),
+                        patience,
+                    },
+                );
+            }
+            Step::Restart(which) => {
+                rig.say(
+                    DRIVER,
+                    ToAgent::Restart {
+                        procs: one(which),
+                        reason: "again".to_owned(),
+                        patience,
+                    },
+                );
+            }
+            Step::Kill(which) => rig.say(
+                DRIVER,
+                ToAgent::Kill {
+                    procs: one(which),
+                    reason: None,
+                },
+            ),
+            Step::Connect(from, to) => rig.say(one(from)[0].get(), ToAgent::Connect { proc: one(to)[0] }),
+            Step::Answer(good) => {
+                if let Some((number, incarnation)) = self.asked.pop() {
+                    let launch = Launch {
+                        spec: b"".as_slice().into(),
+                        environ: Some(Vec::new()),
+                        command: None,
+                    };
+                    let launch = if good {
+                        Ok(launch)
+                    } else {
+                        Err("raised".to_owned())
+                    };
+                    let incarnation = Incarnation(incarnation);
+                    rig.say(
+                        DRIVER,
+                        ToAgent::Respawn {
+                            proc: proc(number),
+                            incarnation,
+                            launch,
+                        },
+                    );
+                }
+            }
+            Step::Template(what) if self.templates_loading => self.template(rig, what),
+            _ => {}
+        }
+    }
+
+    fn template(&mut self, rig: &mut Rig, what: u8) {
+        self.templates_loading = false;
+        let (template, reason, stderr) = (TemplateId(0), "template".to_owned(), String::new());
+        rig.input(match what {
+            0 => Input::TemplateFailed {
+                template,
+                reason,
+                stderr,
+            },
+            1 => Input::TemplateEnded {
+                template,
+                killed: true,
+                reason,
+                stderr,
+            },
+            _ => Input::TemplateReady(template),
+        });
+    }
+}
+
+proptest! {
+    #[test]
+    fn promises_hold_in_any_schedule(steps in prop::collection::vec(step(), 1..120)) {
+        let (mut rig, mut world, mut spawned) = (Rig::new(), World::default(), 0);
+        for step in steps {
+            world.run(&mut rig, step, &mut spawned);
+            world.take(&mut rig);
+        }
+        // The end of the job: everything that runs is killed, and nothing starts any more.
+        rig.input(Input::Close);
+        let mut killed = BTreeSet::new();
+        for output in rig.take() {
+            match output {
+                Output::Signal { proc, incarnation, signal: Signal::Kill } => {
+                    killed.insert((proc.get(), incarnation.0));
+                }
+                Output::Launch(order) => prop_assert!(false, "{order:?} after the end"),
+                _ => {}
+            }
+        }
+        for ((number, incarnation), process) in std::mem::take(&mut world.processes) {
+            let (id, incarnation) = (proc(number), Incarnation(incarnation));
+            if process == Process::Ordered {
+                rig.input(Input::Launched { proc: id, incarnation, pid: 7 });
+                prop_assert_eq!(rig.signals(), [Signal::Kill]);
+            }
+            if process != Process::Ending {
+                rig.die(number, incarnation.0, Exit::Signal(9));
+            }
+            rig.go(number, incarnation.0);
+        }
+        rig.wait(SECOND);
+        prop_assert!(rig.agent.is_empty());
+        prop_assert_eq!(rig.launches(), []);
+    }
+}
