@@ -356,6 +356,8 @@ impl State {
             return Ok(Sent::Waits);
         };
         let mesh = message.mesh.get();
+        // Roost's own messages enter no mailbox.
+        let credited = credited || message.is_system();
         if !link.stalled.is_empty() {
             peer.bound.enter(message.bytes)?;
             link.stalled.push_back(Stalled::Message(message, credited));

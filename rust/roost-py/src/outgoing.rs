@@ -42,6 +42,11 @@ impl Outgoing {
         }
     }
 
+    /// Whether it is for Roost itself, not for an actor.
+    pub(crate) fn is_system(&self) -> bool {
+        self.name.starts_with('.')
+    }
+
     /// The same message once more; bytes and names are shared.
     pub(crate) fn clone_ref(&self, py: Python<'_>) -> Self {
         Self {

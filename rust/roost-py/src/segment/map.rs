@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::memory::{Mapping, Source, check_file};
+use super::origin;
 use super::private::PrivatePool;
 
 /// Segments that a process maps at most; each takes two of the kernel's 65,530 mappings.
@@ -310,11 +311,14 @@ impl Hold {
         }
         received.handed.push((self.offset, end));
         state.kept_bytes += self.length;
-        Some(self.memory.private.pointer(self.offset))
+        let address = self.memory.private.pointer(self.offset);
+        origin::claimed(address, self.source());
+        Some(address)
     }
 
     /// What was claimed is no longer looked at.
     pub(super) fn give_up(&self) {
+        origin::given_up(self.memory.private.pointer(self.offset));
         let mut state = self.map.lock();
         state.kept_bytes = state.kept_bytes.saturating_sub(self.length);
     }

@@ -15,18 +15,20 @@ use super::pool::{Place, Pool, PoolLimits, Way};
 #[pyclass(frozen, module = "roost._roost")]
 pub(crate) struct SegmentPool {
     pool: Arc<Pool>,
+    segment_bytes_min: usize,
 }
 
 #[pymethods]
 impl SegmentPool {
     #[new]
-    #[pyo3(signature = (*, bytes_max = 8 << 30, idle_bytes_max = 1 << 30))]
-    fn new(bytes_max: usize, idle_bytes_max: usize) -> Self {
+    #[pyo3(signature = (*, bytes_max = 8 << 30, idle_bytes_max = 1 << 30, segment_bytes_min = SEGMENT_BYTES_MIN))]
+    fn new(bytes_max: usize, idle_bytes_max: usize, segment_bytes_min: usize) -> Self {
         Self {
             pool: Arc::new(Pool::new(PoolLimits {
                 bytes_max,
                 idle_bytes_max,
             })),
+            segment_bytes_min,
         }
     }
 
@@ -41,11 +43,8 @@ impl SegmentPool {
             .iter()
             .map(|buffer| Lent::of(&buffer))
             .collect::<PyResult<Vec<_>>>()?;
-        let large: Vec<Source> = buffers
-            .iter()
-            .map(|lent| lent.source)
-            .filter(|source| source.length >= SEGMENT_BYTES_MIN)
-            .collect();
+        let is_large = |source: &Source| source.length >= self.segment_bytes_min;
+        let large: Vec<Source> = buffers.iter().map(|lent| lent.source).filter(is_large).collect();
         let places = if large.is_empty() {
             None
         } else {
@@ -56,7 +55,7 @@ impl SegmentPool {
         let mut places = places.unwrap_or_default().into_iter();
         let mut parts = Vec::with_capacity(buffers.len());
         for lent in &buffers {
-            let place = if lent.source.length >= SEGMENT_BYTES_MIN {
+            let place = if is_large(&lent.source) {
                 places.next()
             } else {
                 None
