@@ -559,3 +559,45 @@ def test_local_copies_are_private():
     np.testing.assert_array_equal(large, figures(2))
     assert copies[0] == small.tobytes()
     assert struct.unpack_from("B", copies[1]) == (0,)
+
+
+@pytest.mark.parametrize("size", [MIB, 5 * MIB + 4321, 30 * MIB, 40 * MIB + 17])
+@pytest.mark.parametrize("touch", ["nothing", "one page", "every third page", "all", "read"])
+def test_what_was_received_is_passed_on_as_it_is_now(size, touch):
+    lane, onward = Lane(), Lane()
+    array = figures(1, size)
+    lead, buffer = lane.send(figures(2, MIB + 100), array)  # so that the second does not begin with a page
+    mine = np.frombuffer(buffer, np.uint8)
+    expected = array.copy()
+    for changed in (mine, expected):
+        if touch == "one page":
+            changed[size // 2 : size // 2 + 10] = 1
+        elif touch == "every third page":
+            changed[:: 3 * 4096] = 2
+        elif touch == "all":
+            changed[:] = 3
+        elif touch == "read":
+            assert changed.sum() >= 0
+    for _ in range(3):  # a new segment, then a used one
+        (passed,) = onward.send(mine)
+        np.testing.assert_array_equal(np.frombuffer(passed, np.uint8), expected)
+        (piece,) = onward.send(mine[7 : 7 + MIB + 9])
+        np.testing.assert_array_equal(np.frombuffer(piece, np.uint8), expected[7 : 7 + MIB + 9])
+        del passed, piece
+        onward.settle()
+    del lead
+
+
+def test_what_was_received_is_passed_on_by_a_forked_child():
+    lane = Lane()
+    (buffer,) = lane.send(figures(1))
+    mine = np.frombuffer(buffer, np.uint8)
+    mine[:100] = 1
+    lane.segments.before_fork()
+    child = os.fork()
+    if child == 0:
+        mine[5000:6000] = 2
+        (part,) = SegmentPool().capture([memoryview(mine)])
+        os._exit(0 if part.tobytes() == mine.tobytes() else 1)
+    mine[:] = 9
+    assert os.waitpid(child, 0)[1] == 0
