@@ -64,7 +64,8 @@ class Lane:
 
 
 def figures(seed, size=2 * MIB):
-    return np.random.default_rng(seed).integers(0, 255, size, np.uint8)
+    block = np.random.default_rng(seed).integers(0, 255, 65_521, np.uint8)  # a prime: no two pages are alike
+    return np.resize(block, size)
 
 
 def test_small_parts_stay_bytes_and_large_ones_share_a_segment():
@@ -561,7 +562,7 @@ def test_local_copies_are_private():
     assert struct.unpack_from("B", copies[1]) == (0,)
 
 
-@pytest.mark.parametrize("size", [MIB, 5 * MIB + 4321, 30 * MIB, 40 * MIB + 17])
+@pytest.mark.parametrize("size", [MIB, 5 * MIB + 4321, 30 * MIB + 17])
 @pytest.mark.parametrize("touch", ["nothing", "one page", "every third page", "all", "read"])
 def test_what_was_received_is_passed_on_as_it_is_now(size, touch):
     lane, onward = Lane(), Lane()
