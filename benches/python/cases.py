@@ -174,6 +174,11 @@ async def actors(peer: Peer) -> AsyncIterator[Figure]:
         yield Figure("1,000 actors, memory on both sides", [sum(grown)], "MiB")
 
 
+async def answered(reply: Awaitable[Any]) -> Any:
+    """Makes a task of whatever a framework's reply is."""
+    return await reply
+
+
 async def kill(peer: Peer) -> AsyncIterator[Figure]:
     """Kills a process with SIGKILL while a call waits there, until the caller has its exception."""
     samples = []
@@ -181,7 +186,7 @@ async def kill(peer: Peer) -> AsyncIterator[Figure]:
         procs = await peer.start_procs(1)
         (actor,) = await peer.actors(procs, 1)
         pid = await peer.call(actor, "pid")()
-        waiting = asyncio.ensure_future(peer.call(actor, "hang")())
+        waiting = asyncio.create_task(answered(peer.call(actor, "hang")()))
         await asyncio.sleep(random.uniform(0.05, 0.4))  # a peer that polls is met at any phase
         start = time.perf_counter()
         os.kill(pid, signal.SIGKILL)
