@@ -5,6 +5,7 @@ A proc comes from the template (`begin`, in a fork) or is executed (`main`, with
 
 from __future__ import annotations
 
+import array
 import gc
 import importlib
 import os
@@ -25,17 +26,25 @@ REQUEST = struct.Struct("<c3xIQ")
 # What comes with it, in this order; the last only when there are constructors to run again.
 _NAMES = ("control", "data", "tombstone_a", "tombstone_b", "stdout", "stderr", "spec", "started", "driver", "recorded")
 
+_DESCRIPTORS_MAX = 16
+
 _LENGTH = struct.Struct("<Q")
 
 
 def receive(sock: socket.socket, bytes_max: int) -> tuple[bytes, list[int]]:
     """One packet and its descriptors; empty at the end of the stream, or when descriptors got lost on the way."""
-    packet, fds, flags, _ = socket.recv_fds(sock, bytes_max, 16, socket.MSG_CMSG_CLOEXEC)
+    fds = array.array("i")
+    # Not `recv_fds`, which drops its flags: what the user executes would inherit the descriptors.
+    room = socket.CMSG_SPACE(_DESCRIPTORS_MAX * fds.itemsize)
+    packet, messages, flags, _ = sock.recvmsg(bytes_max, room, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, data in messages:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     if flags & socket.MSG_CTRUNC:
         for fd in fds:
             os.close(fd)
-        fds = []
-    return packet, fds
+        return packet, []
+    return packet, list(fds)
 
 
 def main() -> None:

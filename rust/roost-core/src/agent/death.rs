@@ -17,7 +17,9 @@ impl Agent {
             return;
         }
         proc.times.died_ns = Some(now_ns);
-        let known = seen.exit.is_some();
+        let exit = seen.exit.or(proc.exit);
+        let seen = Seen { exit, ..seen };
+        let known = exit.is_some();
         proc.phase = Phase::Dying {
             seen,
             until_ns: now_ns.saturating_add(EXIT_STATUS_WAIT_NS),
@@ -35,6 +37,8 @@ impl Agent {
         if let Phase::Dying { seen, .. } = &mut proc.phase {
             seen.exit = Some(exit);
             self.tell_death(now_ns, id);
+        } else {
+            proc.exit = Some(exit);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::template::TemplateId;
 use super::{Seen, Signal};
-use crate::control::{Bytes, Death, Environ, Launch, Status, Times};
+use crate::control::{Bytes, Death, Environ, Exit, Launch, Status, Times};
 use crate::id::{Incarnation, MeshId, ProcId};
 use crate::limits::STARTED_SLOTS;
 use crate::restart::{History, Policy};
@@ -69,6 +69,8 @@ pub(super) struct Proc {
     pub(super) phase: Phase,
     pub(super) times: Times,
     pub(super) pid: Option<u32>,
+    /// Its exit status, where that came before its end was seen.
+    pub(super) exit: Option<Exit>,
     pub(super) ending: Option<Ending>,
     /// The strongest signal that it is to get, also when its process is not there yet.
     pub(super) signal: Option<Signal>,
@@ -122,6 +124,7 @@ impl Proc {
             phase: Phase::Queued,
             times: Times::default(),
             pid: None,
+            exit: None,
             ending: None,
             signal: None,
             kill_reason: None,
@@ -138,6 +141,7 @@ impl Proc {
         self.phase = Phase::Queued;
         self.times = Times::default();
         self.pid = None;
+        self.exit = None;
         self.ending = None;
         self.signal = None;
         self.kill_reason = None;

@@ -35,6 +35,7 @@ const STACK_BYTES: usize = 1 << 20;
 #[pyclass(frozen, module = "roost._roost")]
 pub(crate) struct Control {
     shared: Arc<Shared>,
+    ends: Ends,
     /// The process that it works in; a fork of that has no thread.
     pid: u32,
     job: JobId,
@@ -79,7 +80,7 @@ impl Control {
         set_child_subreaper(Some(getpid())).map_err(system_error)?;
         let log = Log::start()?;
         let log_for_thread = log.clone();
-        let shared = start_thread(&[], move |door, _| {
+        let link = start_thread(&[], move |door, _| {
             // Started in the thread, so that everything it opens is in its own table.
             match Basis::open(&door) {
                 Ok(basis) => Host::new(config_value, door, log_for_thread, basis).run(),
@@ -91,7 +92,7 @@ impl Control {
             drain_logs,
             was_subreaper,
         });
-        Ok(Self::new(shared, (job, proc, Incarnation::default()), agent))
+        Ok(Self::new(link, (job, proc, Incarnation::default()), agent))
     }
 
     /// Start the client of the host's agent in this process, a proc. Takes the descriptors over.
@@ -112,7 +113,7 @@ impl Control {
         let control = take_descriptor(&mut fds, "control")?;
         let driver = take_descriptor(&mut fds, "driver")?;
         let mark = descendants::mark(job, Some(proc), incarnation);
-        let shared = start_thread(&[control.as_fd(), driver.as_fd()], move |door, mut given| {
+        let link = start_thread(&[control.as_fd(), driver.as_fd()], move |door, mut given| {
             let (Some(driver), Some(control)) = (given.pop(), given.pop()) else {
                 return;
             };
@@ -121,13 +122,13 @@ impl Control {
                 Err(error) => fail(door, &error.into()),
             }
         })?;
-        Ok(Self::new(shared, (job, proc, incarnation), None))
+        Ok(Self::new(link, (job, proc, incarnation), None))
     }
 
     /// An eventfd, readable when `drain` has something.
     #[getter]
     fn fd(&self) -> i32 {
-        self.shared.event().as_raw_fd()
+        self.ends.event.as_raw_fd()
     }
 
     #[getter]
@@ -149,7 +150,7 @@ impl Control {
     fn drain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         self.check_process()?;
         let list = PyList::empty(py);
-        for notice in self.shared.take_notices() {
+        for notice in self.shared.take_notices(&self.ends) {
             let (message, descriptor) = match notice {
                 Notice::Message(message) => (message, None),
                 Notice::WithDescriptor(message) => {
@@ -313,7 +314,7 @@ impl Control {
         }
         // SAFETY: the caller keeps it open during this call, as for every function that takes a number.
         let descriptor = unsafe { BorrowedFd::borrow_raw(fd) };
-        socket::send(self.shared.handover(), &[0], &[descriptor]).map_err(system_error)?;
+        socket::send(&self.ends.handover, &[0], &[descriptor]).map_err(system_error)?;
         let message = ToAgent::SegmentOffer {
             to,
             segment: segment_id,
@@ -357,10 +358,14 @@ impl Control {
 }
 
 impl Control {
-    fn new(shared: Arc<Shared>, ids: (JobId, ProcId, Incarnation), agent: Option<AgentSide>) -> Self {
-        let (job, proc, incarnation) = ids;
+    fn new(
+        (shared, ends): (Arc<Shared>, Ends),
+        (job, proc, incarnation): (JobId, ProcId, Incarnation),
+        agent: Option<AgentSide>,
+    ) -> Self {
         Self {
             shared,
+            ends,
             pid: process::id(),
             job,
             proc,
@@ -387,13 +392,13 @@ impl Control {
     }
 
     fn command(&self, command: Command) -> PyResult<()> {
-        self.shared.command(command).map_err(|_| {
+        self.shared.command(&self.ends, command).map_err(|_| {
             PyRuntimeError::new_err("the control thread takes no requests any more: too many wait")
         })
     }
 
     fn take_descriptor(&self) -> Option<OwnedFd> {
-        socket::receive(self.shared.handover(), &mut [0])
+        socket::receive(&self.ends.handover, &mut [0])
             .ok()?
             .descriptors
             .pop()
@@ -424,11 +429,11 @@ impl Control {
 fn start_thread(
     given: &[BorrowedFd<'_>],
     run: impl FnOnce(Door, Vec<OwnedFd>) + Send + 'static,
-) -> PyResult<Arc<Shared>> {
-    let (shared, far) = Shared::new().map_err(system_error)?;
-    let shared = Arc::new(shared);
+) -> PyResult<(Arc<Shared>, Ends)> {
+    let (ends, far) = Ends::new().map_err(system_error)?;
+    let shared = Arc::new(Shared::default());
     let for_thread = shared.clone();
-    let kept: Vec<BorrowedFd<'_>> = [shared.event(), shared.wake(), far.as_fd()]
+    let kept: Vec<BorrowedFd<'_>> = [ends.event.as_fd(), ends.wake.as_fd(), far.as_fd()]
         .into_iter()
         .chain(given.iter().copied())
         .collect();
@@ -450,7 +455,7 @@ fn start_thread(
             );
         }
     })?;
-    Ok(shared)
+    Ok((shared, ends))
 }
 
 /// The thread cannot work: say so, and end.

@@ -1,7 +1,7 @@
 //! What Python and the control thread share.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -34,26 +34,40 @@ pub(super) enum Notice {
     WithDescriptor(ToClient),
 }
 
-/// The queues between the two. The descriptors here are those of Python's file table.
-#[derive(Debug)]
+/// The queues between the two. No descriptor is in here: whoever drops the last reference would close it, and the two
+/// sides have different file tables.
+#[derive(Debug, Default)]
 pub(super) struct Shared {
     notices: Mutex<VecDeque<Notice>>,
-    /// Readable when there are notices.
-    event: OwnedFd,
     commands: Mutex<VecDeque<Command>>,
-    /// Readable when there are commands.
-    wake: OwnedFd,
-    /// Carries descriptors between the two tables.
-    handover: OwnedFd,
     ended: (Mutex<bool>, Condvar),
 }
 
-/// The control thread's ends.
+/// One side's descriptors for it, in its own table.
 #[derive(Debug)]
 pub(super) struct Ends {
+    /// Readable when there are notices.
     pub(super) event: OwnedFd,
+    /// Readable when there are commands.
     pub(super) wake: OwnedFd,
+    /// Carries descriptors between the two tables.
     pub(super) handover: OwnedFd,
+}
+
+impl Ends {
+    /// Python's ends, and the far end of the hand-over socket; the thread copies the two others.
+    pub(super) fn new() -> Result<(Self, OwnedFd), Errno> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let (handover, far) = socket::packet_pair()?;
+        Ok((
+            Self {
+                event: eventfd(0, flags)?,
+                wake: eventfd(0, flags)?,
+                handover,
+            },
+            far,
+        ))
+    }
 }
 
 /// There is no room for another command.
@@ -61,50 +75,23 @@ pub(super) struct Ends {
 pub(super) struct Full;
 
 impl Shared {
-    /// The shared state, and the far end of the hand-over socket.
-    pub(super) fn new() -> Result<(Self, OwnedFd), Errno> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let (handover, far) = socket::packet_pair()?;
-        let shared = Self {
-            notices: Mutex::default(),
-            event: eventfd(0, flags)?,
-            commands: Mutex::default(),
-            wake: eventfd(0, flags)?,
-            handover,
-            ended: (Mutex::new(false), Condvar::new()),
-        };
-        Ok((shared, far))
-    }
-
-    pub(super) fn event(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
-    }
-
-    pub(super) fn wake(&self) -> BorrowedFd<'_> {
-        self.wake.as_fd()
-    }
-
-    pub(super) fn handover(&self) -> BorrowedFd<'_> {
-        self.handover.as_fd()
-    }
-
     /// Python's side: give a command.
-    pub(super) fn command(&self, command: Command) -> Result<(), Full> {
+    pub(super) fn command(&self, ends: &Ends, command: Command) -> Result<(), Full> {
         let mut commands = lock(&self.commands);
         if commands.len() >= COMMANDS_MAX {
             return Err(Full);
         }
         commands.push_back(command);
         if commands.len() == 1 {
-            signal(&self.wake);
+            signal(&ends.wake);
         }
         Ok(())
     }
 
     /// Python's side: take all notices.
-    pub(super) fn take_notices(&self) -> VecDeque<Notice> {
+    pub(super) fn take_notices(&self, ends: &Ends) -> VecDeque<Notice> {
         let mut notices = lock(&self.notices);
-        reset(&self.event);
+        reset(&ends.event);
         std::mem::take(&mut *notices)
     }
 

@@ -330,6 +330,13 @@ fn the_exit_status_is_waited_for_a_moment() {
     };
     assert_eq!(death.exit, Some(Exit::Code(3)));
 
+    // Its parent may be quicker than its tombstone.
+    let mut rig = Rig::with(spawn(&[1]));
+    rig.input(Input::Exited { proc: proc(1), incarnation: Incarnation(0), exit: Exit::Code(3) });
+    assert_eq!(story(&rig.statuses(DRIVER)), [""; 0]);
+    died(&mut rig);
+    assert_eq!(story(&rig.statuses(DRIVER)), ["dead", "failed"]);
+
     let mut rig = Rig::with(spawn(&[1]));
     died(&mut rig);
     rig.wait(50 * MS);

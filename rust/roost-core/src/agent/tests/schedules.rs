@@ -213,7 +213,7 @@ impl World {
             }
             Step::Wait { ms } => rig.wait(ms * MS),
             Step::Launch(_) | Step::Up(_) | Step::Die { .. } | Step::Exit(_) | Step::Go(_) => {
-                self.happen(rig, step)
+                self.happen(rig, step);
             }
             step => self.request(rig, step, *spawned),
         }

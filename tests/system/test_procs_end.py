@@ -1,0 +1,234 @@
+"""Procs end: by themselves, killed, stopped; and start again."""
+
+import os
+import resource
+import signal
+import statistics
+import sys
+import time
+
+import lives
+import pytest
+from conftest import eventually, stat
+from procs import Driver, lines, policy
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+def kill_and_hear(driver, proc, pid, incarnation=0):
+    """Seconds from the kill until the notice is read."""
+    begin = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    at, details = driver.when(proc, "dead", incarnation)
+    assert (details["kind"], details["signal"]) == ("signal", 9)
+    return at - begin
+
+
+def test_a_kill_is_heard_at_once():
+    with Driver() as driver:
+        procs, pids = driver.up(10)
+        seconds = [kill_and_hear(driver, proc, pid) for proc, pid in zip(procs, pids, strict=True)]
+        assert statistics.median(seconds) < 0.02
+
+
+@pytest.mark.parametrize("mebibytes", [2048, pytest.param(8192, marks=pytest.mark.slow)])
+def test_a_big_proc_is_heard_long_before_its_memory_is_free(mebibytes):
+    with Driver() as driver:
+        if mebibytes << 20 > os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 3 // 4:
+            pytest.skip("not so much memory is free")
+        seconds = []
+        for _ in range(3):
+            [proc], [pid] = driver.up(1, (lives.hold, mebibytes), policy=policy(1))
+            seconds.append(kill_and_hear(driver, proc, pid))
+            # The next incarnation starts only when the memory is free.
+            driver.until(lambda notice, proc=proc: notice[0] == "member" and notice[2:5] == (proc, 1, "starting"))
+            assert (stat(pid) or "Z")[0] == "Z"
+            driver.control.stop([proc], "enough", 0, 0)
+            driver.wait(proc, "stopped", 1)
+        assert min(seconds) < 0.02
+
+
+def test_forked_workers_that_hold_everything_delay_nothing(tmp_path):
+    with Driver() as driver:
+        [proc], [pid] = driver.up(1, (lives.fork_and_sleep, tmp_path / "workers"))
+        [worker] = lines(tmp_path / "workers", 1)
+        assert kill_and_hear(driver, proc, pid) < 0.5
+        assert eventually(lambda: stat(worker) is None), "the worker does not outlive its proc"
+
+
+def test_a_proc_that_becomes_another_program_is_dead():
+    with Driver() as driver:
+        [proc], [pid] = driver.up(1, lives.replace_program)
+        driver.wait(proc, "failed")
+        assert eventually(lambda: stat(pid) is None)
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_exit_codes_and_signals_are_told_and_nobody_is_left_a_zombie(cold):
+    with Driver() as driver:
+        [left], [left_pid] = driver.up(1, (lives.leave, 7, "last words"), cold=cold)
+        details = driver.wait(left, "failed")
+        assert (details["kind"], details["exit_code"], details["signal"]) == ("exit", 7, None)
+        assert details["stderr"] == "last words"
+        [ended] = driver.spawn(1, (lives.leave, 0), cold=cold)
+        details = driver.wait(ended, "stopped")
+        assert (details["kind"], details["exit_code"]) == ("exit", 0)
+        [crashed], [pid] = driver.up(1, cold=cold)
+        os.kill(pid, signal.SIGSEGV)
+        assert "SIGSEGV" in driver.wait(crashed, "failed")["reason"]
+        assert eventually(lambda: stat(pid) is None and stat(left_pid) is None, 1.0)
+
+
+def test_restart_in_place():
+    with Driver() as driver:
+        [proc], [pid] = driver.up(1, policy=policy(2))
+        for incarnation in (1, 2):
+            kill_and_hear(driver, proc, pid, incarnation - 1)
+            details = driver.wait(proc, "up", incarnation)
+            assert details["pid"] != pid
+            pid = details["pid"]
+            assert (proc, incarnation) in driver.fds, "the owner has a new lane each time"
+        kill_and_hear(driver, proc, pid, 2)
+        details = driver.wait(proc, "failed", 2)
+        assert [reason["signal"] for reason in details["reasons"]] == [9, 9]
+        one = ["starting", "up", "dead", "restarting"]
+        story = [(0, status) for status in one] + [(1, status) for status in one]
+        assert driver.story(proc) == [*story, (2, "starting"), (2, "up"), (2, "dead"), (2, "failed")]
+
+
+def test_a_restart_needs_no_python_of_the_driver():
+    with Driver() as driver:
+        [proc], [pid] = driver.up(1, policy=policy(1))
+        os.kill(pid, signal.SIGKILL)
+        # Nothing is read, and the GIL is held: only the control thread works.
+        begin = time.monotonic()
+        eventually(lambda: False, 0.5)
+        driver.read(0)
+        up = [at for at, notice in driver.notices if notice[0] == "member" and notice[2:5] == (proc, 1, "up")]
+        assert up, f"it was not up {time.monotonic() - begin:.1f} s later"
+
+
+def test_the_owner_is_asked_what_to_start():
+    with Driver() as driver:
+        [proc], [pid] = driver.up(1, policy=policy(2), ask=True)
+        os.kill(pid, signal.SIGKILL)
+        driver.until(lambda notice: notice == ("ask", proc, 1))
+        driver.until(lambda notice: notice[0] == "warning" and "has not been answered" in notice[1])
+        driver.control.respawn(proc, 1, driver.spec(proc, None), None, None)
+        pid = driver.wait(proc, "up", 1)["pid"]
+        os.kill(pid, signal.SIGKILL)
+        driver.until(lambda notice: notice == ("ask", proc, 2))
+        driver.control.respawn_failed(proc, 2, "env raised KeyError")
+        assert driver.wait(proc, "failed", 2)["reason"] == "env raised KeyError"
+
+
+def test_restart_on_request():
+    with Driver() as driver:
+        [proc], [pid] = driver.up(1)
+        driver.control.restart([proc], "new code", 5, 3)
+        details = driver.wait(proc, "dead")
+        assert (details["kind"], details["reason"], details["next"]) == ("stopped", "new code", "restarting")
+        assert driver.wait(proc, "up", 1)["pid"] != pid
+
+
+@pytest.mark.parametrize(
+    ("setup", "signal_number", "seconds"),
+    [(lives.block_loop, signal.SIGTERM, 0.3), (lives.ignore_sigterm, signal.SIGKILL, 0.6), (lives.hold_gil, signal.SIGTERM, 0.3)],
+)
+def test_a_stop_escalates(setup, signal_number, seconds):
+    with Driver() as driver:
+        [proc], _ = driver.up(1, setup)
+        eventually(lambda: False, 0.1)  # It is deaf from now on.
+        begin = time.monotonic()
+        driver.control.stop([proc], "enough", 0.3, 0.3)
+        at, details = driver.when(proc, "stopped")
+        assert details["signal"] == signal_number
+        assert seconds <= at - begin < seconds + 1
+
+
+def test_a_stopped_process_is_ended_too():
+    with Driver() as driver:
+        [proc], [pid] = driver.up(1)
+        os.kill(pid, signal.SIGSTOP)
+        driver.control.stop([proc], "enough", 0.1, 0.1)
+        assert driver.wait(proc, "stopped")["signal"] == signal.SIGKILL
+
+
+def test_a_kill_is_mended_and_has_its_reason():
+    with Driver() as driver:
+        [proc], _ = driver.up(1, policy=policy(1))
+        driver.control.kill([proc], "it was stuck")
+        assert driver.wait(proc, "dead")["reason"] == "killed by signal 9 (SIGKILL): it was stuck"
+        driver.wait(proc, "up", 1)
+
+
+def test_a_stop_while_it_starts():
+    with Driver() as driver:
+        procs = driver.spawn(4) + driver.spawn(2, cold=True)
+        driver.control.stop(procs, "never mind", 5, 3)
+        for proc in procs:
+            assert driver.wait(proc, "stopped")["reason"] == "never mind"
+
+
+def test_the_owner_is_told_that_a_lane_ended_before_that_the_next_began():
+    with Driver() as driver:
+        [proc], [pid] = driver.up(1, policy=policy(1))
+        os.kill(pid, signal.SIGKILL)
+        driver.wait(proc, "up", 1)
+        kinds = [notice[0] if notice[0] == "connected" else notice[4] for _, notice in driver.notices]
+        assert kinds == ["starting", "connected", "up", "dead", "restarting", "starting", "connected", "up"]
+
+
+def test_a_fork_of_the_driver_gets_an_error_and_ends_nothing():
+    with Driver() as driver:
+        [proc], _ = driver.up(1)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                driver.control.stop([proc], "no", 0, 0)
+            except RuntimeError as error:
+                os._exit(0 if "fork" in str(error) else 2)
+            os._exit(1)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert driver.story(proc) == [(0, "starting"), (0, "up")]
+
+
+def test_a_proc_killed_by_the_memory_killer_says_so():
+    controller = "/sys/fs/cgroup/memory"
+    if not os.path.exists(f"{controller}/memory.limit_in_bytes") or not os.access(controller, os.W_OK):
+        pytest.skip("no memory control group can be made here")
+    group = f"{controller}/roost-test-{os.getpid()}"
+    os.mkdir(group)
+    script = (
+        f"open('{group}/cgroup.procs', 'w').write(str(__import__('os').getpid()))\n"
+        f"__import__('sys').path[:] = {sys.path!r}\n"
+        "import lives, procs\n"
+        "with procs.Driver() as driver:\n"
+        "    [proc], [pid] = driver.up(1, (lives.soon, lives.hold, 1024))\n"
+        "    print(driver.wait(proc, 'failed')['kind'])\n"
+    )
+    try:
+        with open(f"{group}/memory.limit_in_bytes", "w") as file:
+            file.write(str(400 << 20))
+        run = subprocess_run([sys.executable, "-c", script])
+    finally:
+        eventually(lambda: try_rmdir(group))
+    assert run.stdout.strip() == "oom", run.stderr
+
+
+def subprocess_run(command):
+    import subprocess
+
+    return subprocess.run(command, capture_output=True, text=True, timeout=25, check=False)
+
+
+def try_rmdir(path):
+    try:
+        os.rmdir(path)
+    except OSError:
+        return False
+    return True
+
+
+def test_limits_of_this_test_are_what_the_others_assume():
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 256
