@@ -19,26 +19,38 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Container, Iterable
 
-__all__ = ["DEFINITIONS_MAX", "closure", "definition", "identify", "importable", "learn", "travels_by_value"]
+__all__ = ["DEFINITIONS_MAX", "closure", "definition", "home", "learn", "prepare", "set_home"]
 
 DEFINITIONS_MAX = 10_000
 """Classes sent by value that a process keeps; each side keeps them for good, since any later value may name them."""
 
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made at run time, not built into the interpreter
-_ID_BYTES = 16
-_ORIGIN_BYTES = 8
+_NUMBER_BYTES = 4
+_HOME_BYTES = 12
 
 _lock = threading.RLock()
-_origin = b""
+_home = b""  # of this process; the first bytes of the ids that it gives
 _numbers = itertools.count()
 _ids: dict[type, bytes] = {}
 _classes: dict[bytes, type] = {}
 _unfinished: dict[bytes, type] = {}
 _pickled: dict[bytes, tuple[bytes, tuple[bytes, ...]]] = {}  # id: its pickled form, and the ids it names itself
+_prepared: set[bytes] = set()
 _functions: weakref.WeakValueDictionary[bytes, types.FunctionType] = weakref.WeakValueDictionary()
 _function_ids: weakref.WeakKeyDictionary[types.FunctionType, bytes] = weakref.WeakKeyDictionary()
+
+
+def home(proc: int, incarnation: int) -> bytes:
+    """What begins the ids of all that a process defines."""
+    return proc.to_bytes(8, "little") + incarnation.to_bytes(_HOME_BYTES - 8, "little")
+
+
+def set_home(this: bytes) -> None:
+    """Say who this process is, before it sends anything; a process that nobody named gets a random home."""
+    global _home  # noqa: PLW0603  (one per process)
+    _home = this
 
 
 def importable(value: Any) -> bool:
@@ -79,26 +91,44 @@ def identify(kind: type) -> bytes:
         return _ids[kind]
 
 
-def closure(ids: Iterable[bytes], known: set[bytes] | None = None) -> bytes:
+def prepare(ids: Iterable[bytes]) -> None:
+    """Pickle classes and those that they name, so that it is known now whether they can be sent.
+
+    Raises:
+        TypeError: One of them cannot be.
+    """
+    if not _prepared.issuperset(ids):
+        needed = _needed(ids, _prepared, b"")
+        _prepared.update(needed)
+
+
+def closure(ids: Iterable[bytes], known: set[bytes] | None = None, receiver: bytes = b"") -> bytes:
     """The pickled forms of classes and of those that they name, for `learn`; empty when the receiver has them all.
 
     Args:
         ids: The classes that a value names.
         known: Those that the receiver has already; what is given now is added. Left out, nothing is known of it.
+        receiver: Its home: what it defined itself never travels back.
     """
-    needed: dict[bytes, bytes] = {}
-    waiting = list(ids)
-    while waiting:
-        this = waiting.pop()
-        if this in needed or (known is not None and this in known):
-            continue
-        needed[this], names = _form(this)
-        waiting.extend(names)
+    needed = _needed(ids, known or (), receiver)
     if not needed:
         return b""
     if known is not None:
         known.update(needed)
-    return pickle.dumps([(this, form, _pickled[this][1]) for this, form in needed.items()], 5)
+    return pickle.dumps([(this, *form) for this, form in needed.items()], 5)
+
+
+def _needed(
+    ids: Iterable[bytes], known: Container[bytes], receiver: bytes
+) -> dict[bytes, tuple[bytes, tuple[bytes, ...]]]:
+    needed: dict[bytes, tuple[bytes, tuple[bytes, ...]]] = {}
+    waiting = list(ids)
+    while waiting:
+        this = waiting.pop()
+        if this not in needed and this not in known and this[:_HOME_BYTES] != receiver:
+            needed[this] = _form(this)
+            waiting.extend(needed[this][1])
+    return needed
 
 
 def learn(forms: bytes, known: set[bytes] | None = None) -> None:
@@ -147,7 +177,7 @@ def function_id(value: types.FunctionType) -> bytes:
 
 def function(this: bytes, make: Callable[..., types.FunctionType], args: tuple[Any, ...]) -> types.FunctionType:
     """The function itself in the process that defined it and still has it; a new one anywhere else."""
-    if this[:_ORIGIN_BYTES] == _origin:
+    if this[:_HOME_BYTES] == _home:
         found = _functions.get(this)
         if found is not None:
             return found
@@ -169,19 +199,18 @@ def _record(this: bytes, kind: type) -> None:
 
 
 def _new_id() -> bytes:
-    global _origin  # noqa: PLW0603  (one per process, drawn when first needed and again after a fork)
-    if not _origin:
-        _origin = os.urandom(_ORIGIN_BYTES)
-    return _origin + next(_numbers).to_bytes(_ID_BYTES - _ORIGIN_BYTES, "little")
+    if not _home:
+        set_home(os.urandom(_HOME_BYTES))
+    return _home + next(_numbers).to_bytes(_NUMBER_BYTES, "little")
 
 
-def _forget_origin() -> None:
-    global _origin, _lock  # noqa: PLW0603  (see _new_id; a lock that another thread held stays locked in the child)
-    _origin = b""
+def _after_fork() -> None:
+    global _lock  # noqa: PLW0603  (what another thread held stays locked in the child)
     _lock = threading.RLock()
+    set_home(b"")  # two processes must not give the same ids
 
 
-os.register_at_fork(after_in_child=_forget_origin)
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _form(this: bytes) -> tuple[bytes, tuple[bytes, ...]]:

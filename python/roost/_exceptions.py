@@ -113,7 +113,6 @@ def _pickle(error: BaseException, names: dict[bytes, None]) -> bytes | None:
         # Many exceptions pickle and then fail to unpickle; here there is still a caller's text to send instead.
         if len(payload) > _PICKLE_BYTES_MAX or type(pickle.loads(payload)) is not type(error):
             return None
-        closure(found)
     except Exception:  # noqa: BLE001  (whatever a user's class does: the text goes instead)
         return None
     names.update(dict.fromkeys(found))

@@ -84,6 +84,7 @@ def dump(value: Any, *, in_band: bool = False) -> bytes | Parts:
     payload = collector.payload()
     result: bytes | Parts = payload
     if collector.buffers or collector.names:
+        _definitions.prepare(collector.names)
         result = Parts(payload, collector.buffers, tuple(collector.names))
         collector.buffers = []
         collector.names = {}
@@ -119,6 +120,7 @@ def _finish(value: Any, collector: Collector, *, by_value: bool) -> bytes | Part
         return _dump_again(value, again, by_value=by_value)
     if not collector.buffers and not collector.names:
         return collector.payload()
+    _definitions.prepare(collector.names)
     return Parts(collector.payload(), collector.buffers, tuple(collector.names))
 
 

@@ -13,7 +13,7 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 from roost import _pickling
-from roost._definitions import closure, learn
+from roost._definitions import closure, home, learn, set_home
 from roost._exceptions import RemoteTraceback, dump_exception, load_exception
 from roost._pickling import OUT_OF_BAND_BYTES_MIN, PARTS_MAX, Parts
 
@@ -32,11 +32,13 @@ __all__ = [
     "dumps",
     "dumps_alone",
     "explain",
+    "home",
     "is_unawaited",
     "learn",
     "load_call",
     "load_exception",
     "loads",
+    "set_home",
 ]
 
 loads = pickle.loads
@@ -74,11 +76,16 @@ def dumps_alone(value: Any, /) -> bytes:
     return alone(_pickling.dump(value, in_band=True))
 
 
-def alone(dumped: bytes | Parts) -> bytes:
-    """The pickle with the forms of the classes that it names put before it: it loads where they were never learned."""
+def alone(dumped: bytes | Parts, receiver: bytes = b"") -> bytes:
+    """The pickle with the forms of the classes that it names put before it: it loads where they were never learned.
+
+    Args:
+        dumped: What `dumps` or `dump_call` gave.
+        receiver: The home of the only process that loads it: what is defined there does not go along.
+    """
     if isinstance(dumped, bytes):
         return dumped
-    forms = closure(dumped.definitions)
+    forms = closure(dumped.definitions, receiver=receiver)
     if not forms:
         return dumped.payload
     # A pickle may begin with a call whose result is dropped; nothing in this one touches the memo that follows.

@@ -369,6 +369,36 @@ def test_a_class_that_cannot_be_sent_is_named():
         serialize.dumps_alone(Locked())
 
 
+def test_what_names_such_a_class_does_not_pickle():
+    import threading
+
+    lock = threading.Lock()
+
+    class Locked:
+        guard = lock
+
+    class Outer:
+        def make(self):
+            return Locked()
+
+    with pytest.raises(TypeError) as failed:
+        serialize.dumps(Outer())
+    explained = serialize.explain(failed.value, "A.b", (Outer(),), {}, ["x"])
+    assert str(explained).startswith("argument 'x' of A.b cannot be pickled: class ")
+    assert "Locked cannot be sent by value" in str(explained)
+
+
+def test_a_definition_does_not_go_to_its_home():
+    class Thing:
+        pass
+
+    dumped = serialize.dumps(Thing())
+    own = dumped.definitions[0][:12]
+    assert serialize.alone(dumped, own) == dumped.payload
+    assert len(serialize.alone(dumped, serialize.home(5, 0))) > len(dumped.payload)
+    assert serialize.closure(dumped.definitions, set(), own) == b""
+
+
 def test_an_unknown_class_says_so():
     with pytest.raises(Exception, match="was never sent to this process"):
         _definitions.definition(b"\0" * 16)
