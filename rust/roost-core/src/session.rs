@@ -227,8 +227,23 @@ impl Session {
         bytes: &[u8],
         visit: &mut impl FnMut(Frame<'_>) -> ControlFlow<()>,
     ) -> Result<usize, ProtocolError> {
-        let mut consumed = 0;
         let before = self.received;
+        let consumed = self.receive_frames(bytes, visit);
+        // Also after an error: what was right until then counts.
+        if self.received != before && self.owed.since_ns.is_none() {
+            self.owed.since_ns = Some(now_ns);
+        }
+        self.log.trim(self.acknowledged);
+        consumed
+    }
+
+    #[inline]
+    fn receive_frames(
+        &mut self,
+        bytes: &[u8],
+        visit: &mut impl FnMut(Frame<'_>) -> ControlFlow<()>,
+    ) -> Result<usize, ProtocolError> {
+        let mut consumed = 0;
         while let Some(head) = FrameHead::decode(&bytes[consumed..])? {
             let end = consumed + head.frame_length();
             let Some(body) = bytes.get(consumed + FrameHead::BYTES..end) else {
@@ -247,10 +262,6 @@ impl Session {
             }
             consumed = end;
         }
-        if self.received != before && self.owed.since_ns.is_none() {
-            self.owed.since_ns = Some(now_ns);
-        }
-        self.log.trim(self.acknowledged);
         Ok(consumed)
     }
 

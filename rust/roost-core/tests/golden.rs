@@ -119,11 +119,12 @@ fn hello() {
 
     let resume = Resume {
         session: 0x1122_3344_5566_7788,
+        connection: 3,
         received: 5,
     };
     assert_eq!(hex(&resume.encode()), hex(&golden("resume")));
     assert_eq!(
-        Resume::decode(&golden("resume").try_into().expect("16 bytes")),
+        Resume::decode(&golden("resume").try_into().expect("24 bytes")),
         resume
     );
 }

@@ -143,13 +143,14 @@ fn unsent_acknowledgements_do_not_pile_up() {
     for _ in 0..100 {
         a.push_ack();
     }
-    // The request for an acknowledgement is still in the one that is left.
     assert_eq!(a.unsent_bytes(), FrameHead::BYTES);
+    // The request for an acknowledgement is still in the one that is left.
+    let bytes = a.unsent().collect::<Vec<_>>().concat();
+    receive(&mut b, &bytes).unwrap();
+    assert!(b.ack_due());
     a.sent(1);
     a.push_ack();
     assert_eq!(a.unsent_bytes(), FrameHead::BYTES * 2 - 1);
-    let bytes = a.unsent().collect::<Vec<_>>().concat();
-    a.sent(bytes.len());
     a.resume(1).unwrap();
     a.push_ack();
     assert_eq!(a.unsent_bytes(), FrameHead::BYTES);
@@ -277,4 +278,20 @@ fn an_acknowledgement_waits_for_its_time() {
     assert!(!b.handle_timeout(149));
     assert!(b.handle_timeout(150));
     assert_eq!((b.next_wakeup(), b.unsent_bytes()), (None, FrameHead::BYTES));
+}
+
+#[test]
+fn what_came_before_an_error_counts() {
+    let (mut a, mut b) = pair();
+    push(&mut a, 1, b"").unwrap();
+    let bytes = drain(&mut a);
+    receive(&mut b, &bytes).unwrap();
+    push(&mut b, 1, b"").unwrap();
+    let mut bytes = drain(&mut b);
+    bytes.extend([0xff; FrameHead::BYTES]);
+    assert!(matches!(
+        receive(&mut a, &bytes),
+        Err(ProtocolError::FrameTooLarge { .. })
+    ));
+    assert_eq!((a.received(), a.acknowledged(), a.held_bytes()), (1, 1, 0));
 }

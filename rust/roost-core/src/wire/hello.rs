@@ -185,23 +185,29 @@ impl Hello {
 }
 
 /// What each side sends after the hello where connections may be replaced: which session goes on, and from where.
+///
+/// An attempt may reach its acceptor after a later one of the same caller, when it is older news: the acceptor
+/// refuses a connection whose number is not above the last that it took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Resume {
     /// The session's number, drawn when the pair first met.
     pub session: u64,
-    /// The highest sequence number that this side has received.
+    /// Which connection of the session this is, counted from 1 by the side that calls; the other repeats it.
+    pub connection: u64,
+    /// The highest sequence number that this side has received. It takes nothing more from older connections.
     pub received: u64,
 }
 
 impl Resume {
-    /// Its bytes on the wire.
-    pub const BYTES: usize = 16;
+    /// Bytes of the record.
+    pub const BYTES: usize = 24;
 
     /// Its bytes.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         put(&mut bytes, 0, self.session.to_le_bytes());
-        put(&mut bytes, 8, self.received.to_le_bytes());
+        put(&mut bytes, 8, self.connection.to_le_bytes());
+        put(&mut bytes, 16, self.received.to_le_bytes());
         bytes
     }
 
@@ -209,7 +215,8 @@ impl Resume {
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Self {
         Self {
             session: u64_at(bytes, 0),
-            received: u64_at(bytes, 8),
+            connection: u64_at(bytes, 8),
+            received: u64_at(bytes, 16),
         }
     }
 }
