@@ -46,7 +46,7 @@ mod send;
 
 use pyo3::prelude::*;
 
-pub(crate) use self::map::{Hold, PlaceError, Release};
+pub(crate) use self::map::Hold;
 pub(crate) use self::pool::Way;
 pub(crate) use self::receive::SegmentMap;
 pub(crate) use self::send::{SegmentPart, SegmentPool};

@@ -37,11 +37,6 @@ impl SegmentMap {
     pub(crate) fn buffer(hold: &Arc<Hold>) -> SharedBuffer {
         SharedBuffer::received(hold.clone())
     }
-
-    /// What the senders are to be told.
-    pub(crate) fn releases(&self) -> Vec<Release> {
-        self.map.drain_released()
-    }
 }
 
 #[pymethods]
