@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::memory::{Mapping, Source, check_file};
+use super::memory::{Maker, Mapping, Source, check_file};
 use super::origin;
 use super::private::PrivatePool;
 
@@ -95,6 +95,7 @@ struct Received {
 pub(super) struct Map {
     state: Mutex<State>,
     kept_bytes_max: usize,
+    maker: Maker,
     pub(super) private: Arc<PrivatePool>,
 }
 
@@ -110,6 +111,7 @@ impl Map {
         Self {
             state: Mutex::default(),
             kept_bytes_max,
+            maker: Maker::this(),
             private: Arc::default(),
         }
     }
@@ -318,6 +320,9 @@ impl Hold {
 
     /// What was claimed is no longer looked at.
     pub(super) fn give_up(&self) {
+        if !self.map.maker.is_here() {
+            return;
+        }
         origin::given_up(self.memory.private.pointer(self.offset));
         let mut state = self.map.lock();
         state.kept_bytes = state.kept_bytes.saturating_sub(self.length);
@@ -326,6 +331,9 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
+        if !self.map.maker.is_here() {
+            return;
+        }
         let mut state = self.map.lock();
         let Some(received) = state.segments.get_mut(&self.segment) else {
             return;

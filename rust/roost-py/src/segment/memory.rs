@@ -21,12 +21,26 @@ const STREAMED_BYTES_MIN: usize = 24 * 1024 * 1024;
 /// readers.
 const SEALS_NEEDED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
+/// The process that made something. A forked child inherits the memory of a lock that another thread may hold, and of
+/// regions that it does not map: what is dropped in it is left as it is.
+#[derive(Clone, Copy)]
+pub(super) struct Maker(Pid);
+
+impl Maker {
+    pub(super) fn this() -> Self {
+        Self(rustix::process::getpid())
+    }
+
+    pub(super) fn is_here(self) -> bool {
+        rustix::process::getpid() == self.0
+    }
+}
+
 /// A mapped region of this process, unmapped when dropped.
 pub(super) struct Mapping {
     address: NonNull<u8>,
     length: usize,
-    /// The process that made the mapping: a forked child must not unmap what may not be mapped in it.
-    process: Pid,
+    maker: Maker,
 }
 
 // SAFETY: the region stays mapped at its address for the life of the value, whichever thread looks at it;
@@ -80,7 +94,7 @@ impl Mapping {
         Ok(Self {
             address,
             length,
-            process: rustix::process::getpid(),
+            maker: Maker::this(),
         })
     }
 
@@ -122,7 +136,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if rustix::process::getpid() == self.process {
+        if self.maker.is_here() {
             // SAFETY: the region was mapped by this process and everything that points into it holds this
             // value alive.
             unsafe { rustix::mm::munmap(self.address.as_ptr().cast(), self.length) }.ok();

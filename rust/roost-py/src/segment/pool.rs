@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::memory::{Mapping, Source, copy, make_file, seal, write_file};
+use super::memory::{Maker, Mapping, Source, copy, make_file, seal, write_file};
 
 /// Parts begin at multiples of this, so that vector instructions and every item type find them aligned.
 const PART_ALIGNMENT: usize = 64;
@@ -76,6 +76,7 @@ impl Segment {
 pub(super) struct Pool {
     state: Mutex<State>,
     limits: PoolLimits,
+    maker: Maker,
 }
 
 struct State {
@@ -111,6 +112,7 @@ impl Pool {
         Self {
             state: Mutex::new(state),
             limits,
+            maker: Maker::this(),
         }
     }
 
@@ -216,6 +218,9 @@ impl Pool {
 
     /// One part of a message is no longer needed by its sender.
     pub(super) fn done_writing(&self, id: u64) {
+        if !self.maker.is_here() {
+            return;
+        }
         let mut state = self.lock();
         if let Some(segment) = state.segments.get_mut(&id) {
             segment.writers = segment.writers.saturating_sub(1);

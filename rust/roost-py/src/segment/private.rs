@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::memory::{Mapping, Source, copy};
+use super::memory::{Maker, Mapping, Source, copy};
 
 /// Idle memory that is kept for the next copies; above it, what is freed goes back to the system.
 const IDLE_BYTES_MAX: usize = 256 * 1024 * 1024;
@@ -10,9 +10,18 @@ const IDLE_BYTES_MAX: usize = 256 * 1024 * 1024;
 const MIB: usize = 1024 * 1024;
 
 /// Memory that is free at the moment.
-#[derive(Default)]
 pub(super) struct PrivatePool {
     idle: Mutex<Vec<Mapping>>,
+    maker: Maker,
+}
+
+impl Default for PrivatePool {
+    fn default() -> Self {
+        Self {
+            idle: Mutex::default(),
+            maker: Maker::this(),
+        }
+    }
 }
 
 impl PrivatePool {
@@ -72,7 +81,7 @@ impl PrivateBuffer {
 
 impl Drop for PrivateBuffer {
     fn drop(&mut self) {
-        if let Some(mapping) = self.mapping.take() {
+        if let Some(mapping) = self.mapping.take().filter(|_| self.pool.maker.is_here()) {
             self.pool.give_back(mapping);
         }
     }
