@@ -37,6 +37,7 @@ check:  ## formatters, linters, types, stubs, spelling
 	$(SETUP) test dev extension
 	$(SAY) "rustfmt, clippy, rustdoc"
 	$(RUN) cargo fmt --all --check
+	$(RUN) cargo fmt --manifest-path fuzz/Cargo.toml --check
 	$(RUN) cargo clippy --workspace --all-targets --quiet -- --deny warnings
 	$(RUN) env RUSTDOCFLAGS="--deny warnings" cargo doc --workspace --no-deps --quiet
 	$(SAY) "ruff"
@@ -54,6 +55,7 @@ check:  ## formatters, linters, types, stubs, spelling
 format:  ## formats Rust and Python in place
 	$(SETUP) dev
 	$(RUN) cargo fmt --all
+	$(RUN) cargo fmt --manifest-path fuzz/Cargo.toml
 	$(RUN) ruff format
 	$(RUN) ruff check --fix
 
