@@ -75,9 +75,10 @@ def learning_rate(settings: Settings, step: int) -> float:
     return settings.learning_rate * warmed * 0.5 * (1 + math.cos(math.pi * step / settings.steps))
 
 
-def average(weights: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """The mean of several replicas' weights."""
-    return {name: torch.stack([one[name] for one in weights]).mean(dim=0) for name in weights[0]}
+def average(weights: list[dict[str, torch.Tensor]], steps: list[int]) -> dict[str, torch.Tensor]:
+    """The mean of several replicas' weights, in which each counts by the steps that it learnt from since the last."""
+    shares = [own / sum(steps) for own in steps]
+    return {name: sum(share * one[name] for share, one in zip(shares, weights, strict=True)) for name in weights[0]}
 
 
 def held_out_loss(settings: Settings, weights: dict[str, torch.Tensor], windows: Windows, count: int) -> float:

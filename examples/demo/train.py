@@ -124,7 +124,7 @@ class Training:
         self.progress = max(self.progress, step.number)
         self.loss = sum(losses) / len(losses)
         incident = self.incident_of(rank)
-        if incident is not None and not incident.first_step:
+        if incident is not None and incident.state_taken and not incident.first_step:
             incident.first_step = step.at
         self.show(self)
         self.killer.strike(self, "training")
@@ -135,7 +135,9 @@ class Training:
         hand_ins = {rank: self.replicas[rank].hand_in.call_one() for rank in sorted(self.live)}
         self.killer.strike(self, "handing in")
         handed = await self.answers(hand_ins)
-        weights = model.average([one.weights for one in handed.values()])
+        # By the steps: what a newcomer took from its donor counts once.
+        steps = [one.end - one.first for one in handed.values()]
+        weights = model.average([one.weights for one in handed.values()], steps)
         for rank, one in handed.items():
             self.account(rank, one)
         takes = {rank: self.replicas[rank].take.call_one(self.until, weights) for rank in handed}
@@ -147,13 +149,16 @@ class Training:
 
     async def answers(self, replies: dict[int, Reply[T]]) -> dict[int, T]:
         """The answers of those that lived to give one."""
-        got: dict[int, T] = {}
-        for rank, reply in replies.items():
-            try:
-                got[rank] = await reply
-            except ActorDied as death:
-                self.lose(rank, death)
-        return got
+        given = await asyncio.gather(*(self.answer(rank, reply) for rank, reply in replies.items()))
+        return {rank: one for rank, one in zip(replies, given, strict=True) if one is not None}
+
+    async def answer(self, rank: int, reply: Reply[T]) -> T | None:
+        """A replica's answer, or None when it has died."""
+        try:
+            return await reply
+        except ActorDied as death:
+            self.lose(rank, death)
+            return None
 
     def account(self, rank: int, handed: HandedIn) -> None:
         """These steps of a replica are in the average; the rest of its round is lost."""

@@ -1,4 +1,4 @@
-"""The training demo in its small form: three kills, two of them together and one in an exchange, and the same without."""
+"""The training demo in its small form: three kills, two of them together and one in an exchange; the same without."""
 
 import importlib.util
 import re
@@ -22,9 +22,8 @@ pytestmark = [
 def demo(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
     picture = folder / "demo.png"
-    done = subprocess.run(
-        [sys.executable, DEMO, "--quick", "--out", picture], capture_output=True, text=True, timeout=150, cwd=folder
-    )
+    command = [sys.executable, DEMO, "--quick", "--out", picture]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=150, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, done.stderr, picture
 
