@@ -121,12 +121,13 @@ class Calls:
     def _dropped(self, payload: bytes) -> BaseException:
         if not payload:
             return StoppedError("the actor has stopped")
-        failure, dumped = pickle.loads(payload)
+        mesh, rank, failure, original, maybe_executed = pickle.loads(payload)
         if failure.kind == "stopped":
-            return StoppedError(None, failure)
-        error = ActorDied(None, failure)
-        if dumped is not None:
-            error.__cause__ = serialize.load_exception(dumped)
+            return StoppedError(None, failure, maybe_executed=maybe_executed)
+        # The owner's own object, so that who gets this error has heard of the failure.
+        unheard = self.runtime.hearing.met(mesh, rank, failure, original)
+        error = ActorDied(None, unheard.failure, maybe_executed=maybe_executed)
+        error.__cause__ = unheard.original()
         return error
 
     def unloadable(self, sink: Any, rank: int, error: BaseException) -> None:
@@ -147,7 +148,7 @@ class Calls:
         """Procs of the mesh are gone or down: their ranks are answered at once, all of them together."""
         if sink is None:
             for proc, ranks in gone:
-                self._dead_letters(mesh, endpoint, proc, ranks)
+                self._return(mesh, endpoint, proc, ranks)
             return
         errors: list[tuple[int, BaseException]] = []
         for proc, ranks in gone:
@@ -168,12 +169,12 @@ class Calls:
         error = self.runtime.members.error_of(proc)
         return error if error is not None else PeerLostError(f"{mesh._name_of(rank)} cannot be reached")
 
-    def _dead_letters(self, mesh: ActorMesh, endpoint: str, proc: int, ranks: list[int]) -> None:
+    def _return(self, mesh: ActorMesh, endpoint: str, proc: int, ranks: list[int]) -> None:
         error = self.runtime.members.error_of(proc)
         failure: Failure | None = None if error is None else error.failure
         reason = "its proc is gone" if failure is None else failure.summary
         for rank in ranks:
-            self.runtime.letters.add(mesh._name_of(rank), endpoint, mesh._shape.point(rank), reason, failure, mesh._id)
+            self.runtime.letters.add(mesh._id, mesh._shape.base_rank(rank), endpoint, reason, failure)
 
     def orphaned(self, lost: list[tuple[Any, list[int], bool]], error_of: Callable[[bool], ActorDied]) -> None:
         """Calls that a proc's death leaves open."""

@@ -79,7 +79,7 @@ class Context:
         """How often this proc, or this actor alone, was restarted; 0 at first."""
         from roost.runtime import current
 
-        return current().incarnation
+        return current().incarnation if self._handling is None else self._handling.runner.incarnation
 
     @property
     def mesh(self) -> ActorMesh | None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import pickle
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from roost.events import EventStream, event, now
 from roost.failure import DeadLetter, Failure
-from roost.shape import Point
 
 if TYPE_CHECKING:
     from roost.failure import Event
@@ -50,34 +49,39 @@ class DeadLetters:
         self._runtime = runtime
         self.kept: deque[DeadLetter] = deque(maxlen=runtime.config.dead_letters_max)
 
-    def add(self, target: str, endpoint: str, point: Point, reason: str, failure: Failure | None, mesh: int) -> None:
-        """A broadcast of this process was not delivered."""
+    def add(self, mesh: int, rank: int, endpoint: str, reason: str, failure: Failure | None, sender: str = "") -> None:
+        """A broadcast of this process was not delivered to a rank of the whole mesh."""
         runtime = self._runtime
-        runner = runtime.handling_runner()
-        sender = runtime.name if runner is None else runner.name
+        name, target, point = runtime.members.actor(mesh, rank)
+        if not sender:
+            runner = runtime.handling_runner()
+            sender = runtime.name if runner is None else runner.name
         letter = DeadLetter(sender, target, endpoint, point, reason, failure, now())
         self.kept.append(letter)
         _logger.warning("%s", letter)
-        record = runtime.owned.get(mesh)
-        name = "" if record is None else record.name
         happened: Event = event("dead_letter", name, target, point, 0, reason, failure)
+        record = runtime.owned.get(mesh)
         if record is not None:
             record.give(happened)
         else:
             runtime.job_event(happened)
 
-    def send_back(self, message: Any, target: str, reason: str) -> None:
+    def send_back(self, sender: int, mesh: int, rank: int, endpoint: str, reason: str, failure: Failure | None) -> None:
         """A broadcast that cannot be handled here goes back to its sender."""
-        payload = pickle.dumps((target, message.name, reason), 5)
-        if message.sender == self._runtime.proc:
-            self.came_back(0, self._runtime.proc, [], payload)
+        payload = pickle.dumps((mesh, rank, endpoint, reason, failure), 5)
+        if sender == self._runtime.proc:
+            self.came_back(0, sender, [], payload)
         else:
-            self._runtime.send_system(message.sender, 1, ".letter", payload, [])
+            self._runtime.send_system(sender, 1, ".letter", payload, [])
+
+    def bounced(self, sender: int, endpoint: str, refusal: bytes) -> None:
+        """A broadcast came for an actor that has ended, or never was; `refusal` is what its cell says."""
+        if refusal:
+            mesh, rank, failure, _, _ = pickle.loads(refusal)
+            self.send_back(sender, mesh, rank, endpoint, failure.summary, failure)
+        else:
+            self.send_back(sender, 0, 0, endpoint, "there is no such actor", None)
 
     def came_back(self, _mesh: int, _sender: int, _ranks: list[tuple[int, int]], payload: bytes) -> None:
         """A broadcast of ours was not taken by the actor that it was for."""
-        first, *rest = pickle.loads(payload)
-        if isinstance(first, Failure):
-            self.add(first.name, "", first.point, first.reason, first, 0)
-        else:
-            self.add(first, rest[0], Point({}), rest[1], None, 0)
+        self.add(*pickle.loads(payload))

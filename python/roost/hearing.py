@@ -4,37 +4,54 @@ from __future__ import annotations
 
 import logging
 import weakref
+from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
-from roost.errors import ActorDied
+from roost import serialize
+from roost.context import handling
+from roost.errors import ActorDied, StoppedError
 from roost.failure import Failure
 from roost.reply import Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from roost.owning import OwnedMesh
+    from roost.runner import Runner
     from roost.runtime import Runtime
 
-__all__ = ["Hearing", "Unheard"]
+__all__ = ["Hearing", "Unheard", "failures_in"]
 
 _logger = logging.getLogger("roost")
+
+# Failures that are remembered, so that all who hear of one get the same object.
+_FAILURES_MAX = 10_000
 
 
 class Unheard:
     """A failure that somebody must hear of: a caller that got it, a hook that handled it, or else the end of the mesh."""
 
-    __slots__ = ("_heard", "_replies", "failure")
+    __slots__ = ("_heard", "_original", "_replies", "failure")
 
-    def __init__(self, failure: Failure) -> None:
+    def __init__(self, failure: Failure, original: bytes | None = None) -> None:
         self.failure = failure
+        self._original = original
         self._heard = False
         # Replies that carry it and still live: whether their owner looked at the error is their own flag.
         self._replies: list[weakref.ref[Reply[Any]]] = []
 
+    def original(self) -> BaseException | None:
+        """The exception that it began with, in an actor."""
+        return None if self._original is None else serialize.load_exception(self._original)
+
+    def learn(self, original: bytes | None) -> None:
+        """The exception came later than the failure."""
+        self._original = self._original or original
+
     def carried_by(self, reply: Reply[Any]) -> None:
         """A reply was given this failure."""
-        self._replies.append(weakref.ref(reply))
+        if not self._heard:
+            self._replies.append(weakref.ref(reply))
 
     def hear(self) -> None:
         """Somebody got it."""
@@ -59,8 +76,10 @@ class Hearing:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        # By the failure itself: what was told twice is one object, see `met` and `Members.death_of`.
         self._known: dict[int, Unheard] = {}
-        self._originals: dict[int, BaseException] = {}
+        # Failures of actors, by mesh, rank and incarnation.
+        self._met: dict[tuple[int, int, int], Unheard] = {}
         # Errors of replies that were dropped in the driver, unseen.
         self.dropped: list[BaseException] = []
 
@@ -69,7 +88,25 @@ class Hearing:
         known = self._known.get(id(failure))
         if known is None:
             known = self._known[id(failure)] = Unheard(failure)
+            _bound(self._known)
         return known
+
+    def met(self, mesh: int, rank: int, failure: Failure, original: bytes | None) -> Unheard:
+        """The failure of an actor: callers and its owner are told of it on different ways, and get one object."""
+        key = (mesh, rank, failure.incarnation)
+        known = self._met.get(key)
+        if known is None:
+            known = self._met[key] = self.of(failure)
+            _bound(self._met)
+        elif failure.reasons and not known.failure.reasons:
+            known.failure._convert("reasons", failure.reasons)
+        known.learn(original)
+        return known
+
+    def original(self, failure: Failure) -> BaseException | None:
+        """The exception that an actor's failure began with."""
+        known = self._known.get(id(failure))
+        return None if known is None else known.original()
 
     def carried(self, failure: Failure | None, reply: Any) -> None:
         """A reply was given this failure: whoever takes it has heard of it."""
@@ -78,72 +115,99 @@ class Hearing:
 
     def reply_dropped(self, error: BaseException, *, heard: bool) -> None:
         """A reply with an error was dropped; `heard` says whether anyone had looked."""
-        failures = list(_failures_in(error))
-        for failure in failures:
-            if heard:
+        failures = list(failures_in(error))
+        if heard:
+            for failure in failures:
                 self.of(failure).hear()
-        if not heard and not failures and not self._runtime.closed:
+        elif not failures and not self._runtime.closed and not _is_own_stop(error):
             _logger.warning("a call failed and nobody awaited its reply: %r", error)
-            if self._runtime.owner == self._runtime.proc:
+            if self._runtime.is_driver:
                 self.dropped.append(error)
 
-    def came_from(self, failure: Failure, original: BaseException) -> None:
-        """Keep the exception that an actor's failure began with."""
-        self._originals[id(failure)] = original
-
-    def original(self, failure: Failure) -> BaseException | None:
-        """The exception that an actor's failure began with, when it came from a proc of ours."""
-        return self._originals.get(id(failure))
-
-    def escalate(self, mesh: OwnedMesh, unheard: Unheard) -> None:
+    # Climbing ----------------------------------------------------------------------------------------------------------
+    def escalate(self, mesh: OwnedMesh, rank: int, unheard: Unheard) -> None:
         """A failure that no policy mends goes to the mesh's hook, else to the owner."""
-        self._runtime.keep(self._escalate(mesh, unheard))
+        scope = Context()
+        if mesh.owner_runner is not None:
+            scope.run(handling.set, mesh.owner_runner)
+        self._runtime.keep(self._escalate(mesh, rank, unheard), scope)
 
-    async def _escalate(self, mesh: OwnedMesh, unheard: Unheard) -> None:
-        hook = mesh.supervise
-        runner = mesh.owner_runner
-        if hook is None and runner is not None and hasattr(type(runner.instance), "__supervise__"):
-            hook = runner.instance.__supervise__
-        if hook is not None:
-            try:
-                if await hook(unheard.failure):
-                    unheard.hear()
-                    return
-            except Exception as error:
-                _logger.warning("the supervise hook of %s raised", mesh.name, exc_info=error)
-        if unheard.heard:
+    async def _escalate(self, mesh: OwnedMesh, rank: int, unheard: Unheard) -> None:
+        failure, owner = unheard.failure, mesh.owner_runner
+        if await self._ask(_hook(mesh, owner), unheard, f"the supervise hook of {mesh.name}"):
             return
-        root = self._runtime.root_supervise
-        if runner is None and root is not None and await root(unheard.failure):
+        if unheard.heard or self._has_heard_cause(failure):
             unheard.hear()
             return
-        if runner is not None:
+        mesh.tell("escalated", rank, failure.reason, failure)
+        if owner is not None:
             unheard.hear()
-            runner.fail(ActorDied(None, unheard.failure), f"a failure in {mesh.name}, which it owns")
-        else:
-            _logger.warning("%s", unheard.failure)
+            owner.fail(ActorDied(None, failure), f"its mesh {mesh.name}, of which {failure.summary}")
+        elif not await self._ask(self._runtime.root_supervise, unheard, "the supervise hook of roost.run"):
+            _logger.warning("nobody has heard of a failure yet: %s", failure)
+
+    async def _ask(self, hook: Callable[[Failure], Any] | None, unheard: Unheard, name: str) -> bool:
+        """Whether a hook handles it."""
+        if hook is None:
+            return False
+        try:
+            handled = bool(await hook(unheard.failure))
+        except Exception as error:  # noqa: BLE001 - a hook that raises has not handled it
+            _logger.warning("%s raised while it heard of %s", name, unheard.failure.summary, exc_info=error)
+            return False
+        if handled:
+            unheard.hear()
+        return handled
+
+    def _has_heard_cause(self, failure: Failure) -> bool:
+        """Whether who would hear of a consequence has heard of the death itself."""
+        cause = failure.cause
+        return cause is not None and id(cause) in self._known and self._known[id(cause)].heard
 
     def unheard(self) -> list[Failure]:
-        """Failures of this process's meshes that nobody has heard of."""
+        """Failures of the driver's meshes that nobody has heard of."""
         found: dict[int, Failure] = {}
         for mesh in self._runtime.owned.values():
             for one in mesh.unheard or ():
-                if not one.heard:
+                if not one.heard and mesh.owner_runner is None:
                     found[id(one.failure)] = one.failure
         return list(found.values())
 
-    def take_unheard(self) -> list[Failure]:
-        """The same, and from now on they count as heard."""
+    def take_unheard(self) -> list[Exception]:
+        """What nobody has heard of, as errors to raise: from now on it counts as heard."""
         found = self.unheard()
         for failure in found:
             self.of(failure).hear()
-        return found
+        dropped, self.dropped = self.dropped, []
+        return [*(ActorDied(None, failure) for failure in found), *(one for one in dropped if isinstance(one, Exception))]
 
 
-def _failures_in(error: BaseException) -> Iterable[Failure]:
+def _hook(mesh: OwnedMesh, owner: Runner | None) -> Callable[[Failure], Any] | None:
+    if mesh.supervise is not None:
+        return mesh.supervise
+    hook: Callable[[Failure], Any] | None = None if owner is None else getattr(owner.instance, "__supervise__", None)
+    return hook
+
+
+def _bound(known: dict[Any, Unheard]) -> None:
+    """Forget the oldest that somebody has heard of, when there are too many."""
+    if len(known) > _FAILURES_MAX:
+        oldest = next((key for key, one in known.items() if one.heard), next(iter(known)))
+        del known[oldest]
+
+
+def _is_own_stop(error: BaseException) -> bool:
+    """Whether all of it is what this process ended itself."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_own_stop(inner) for inner in error.exceptions)
+    return isinstance(error, StoppedError)
+
+
+def failures_in(error: BaseException) -> Iterable[Failure]:
+    """The deaths that an error tells of."""
     failure = getattr(error, "failure", None)
     if isinstance(failure, Failure):
         yield failure
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
-            yield from _failures_in(inner)
+            yield from failures_in(inner)

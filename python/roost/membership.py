@@ -10,16 +10,23 @@ from roost.failure import Failure
 from roost.shape import Point, Shape, rank_name
 
 if TYPE_CHECKING:
-    from roost.mesh import ProcMesh
+    from collections.abc import Iterable
+
+    from roost.mesh import ActorMesh, ProcMesh
+    from roost.owned_actors import OwnedActors
     from roost.owned_procs import OwnedProcs
+    from roost.owning import OwnedMesh
     from roost.runtime import Runtime
 
 __all__ = ["Members"]
 
 _logger = logging.getLogger("roost")
 
-# Deaths that are remembered, so that all who hear of one get the same object.
+# Deaths that are remembered, so that all who hear of one get the same object; and meshes whose names are.
 _DEATHS_MAX = 10_000
+_NAMES_MAX = 10_000
+# Who ended a proc, by the kind of its death.
+_ORIGINS = {"exit": "user", "stopped": "user", "start": "process", "lost": "host"}
 
 
 class Members:
@@ -29,28 +36,78 @@ class Members:
         self._runtime = runtime
         # proc id -> (proc mesh's record, rank) for procs that this process owns.
         self.owned: dict[int, tuple[OwnedProcs, int]] = {}
+        # proc id -> the actor meshes of this process that live on it, whoever owns the proc.
+        self._tenants: dict[int, list[OwnedActors]] = {}
         # proc id -> (mesh name, shape, rank), of every proc whose mesh was met here: for failures that name it.
         self._places: dict[int, tuple[str, Shape, int]] = {}
-        self._noted: set[int] = set()
+        # mesh id -> (name, shape, procs, actors a proc), of actor meshes that were met here; proc meshes have no procs.
+        self._names: dict[int, tuple[str, Shape, tuple[int, ...], int]] = {}
         self._deaths: dict[tuple[int, int], Failure] = {}
         # Procs that have ended for good.
         self.gone: dict[int, Failure] = {}
 
+    # Names -------------------------------------------------------------------------------------------------------------
     def own(self, record: OwnedProcs) -> None:
         """These procs are ours."""
         for rank, proc in enumerate(record.procs):
             self.owned[proc] = (record, rank)
 
-    def note(self, handle: ProcMesh) -> None:
+    def forget(self, record: OwnedMesh) -> None:
+        """A mesh of ours ended long ago."""
+        procs: tuple[int, ...] = ()
+        for proc in getattr(record, "procs", ()):
+            if self.owned.get(proc, (None, 0))[0] is record:
+                procs += (proc,)
+                for table in (self.owned, self._places, self.gone):
+                    table.pop(proc, None)
+        self._runtime.node.forget_owned(record.id, procs)
+
+    def move_in(self, record: OwnedActors) -> None:
+        """Actors of ours live on these procs."""
+        for proc in dict.fromkeys(record.procs):
+            self._tenants.setdefault(proc, []).append(record)
+
+    def move_out(self, record: OwnedActors) -> None:
+        """These actors have ended."""
+        for proc in dict.fromkeys(record.procs):
+            tenants = self._tenants.get(proc, [])
+            if record in tenants:
+                tenants.remove(record)
+            if not tenants:
+                self._tenants.pop(proc, None)
+
+    def note_procs(self, handle: ProcMesh) -> None:
         """Learn the names of procs."""
-        if handle._id not in self._noted:
-            self._noted.add(handle._id)
+        if handle._id not in self._names:
+            self._remember(handle._id, (handle._name, handle._whole, (), 1))
             for rank, proc in enumerate(handle._procs):
                 self._places[proc] = (handle._name, handle._whole, rank)
+
+    def note(self, handle: ActorMesh) -> None:
+        """Learn the names of actors and their procs."""
+        if handle._id not in self._names:
+            self._remember(handle._id, (handle._name, handle._whole, handle._on._members(), len(handle._per_proc)))
+            self.note_procs(handle._on)
+
+    def _remember(self, mesh: int, name: tuple[str, Shape, tuple[int, ...], int]) -> None:
+        self._names[mesh] = name
+        if len(self._names) > _NAMES_MAX:
+            del self._names[next(iter(self._names))]
 
     def note_self(self, mesh: str, shape: Shape, rank: int) -> None:
         """Learn this proc's own name."""
         self._places[self._runtime.proc] = (mesh, shape, rank)
+
+    def actor(self, mesh: int, rank: int) -> tuple[str, str, Point]:
+        """The mesh's name, the rank's name and its place, of a rank of a whole mesh."""
+        name, shape, _, _ = self._names.get(mesh, ("actors", Shape({}), (), 1))
+        point = shape.point(rank) if rank < len(shape) else Point({})
+        return name, rank_name(name, point), point
+
+    def _base_rank(self, mesh: int, proc: int, slot: int) -> int:
+        """The rank in the whole mesh of an actor that lives in this slot of a proc."""
+        _, _, procs, per = self._names.get(mesh, ("", Shape({}), (), 1))
+        return procs.index(proc) * per + slot if proc in procs else 0
 
     # Notices of the control thread -------------------------------------------------------------------------------------
     def on_notices(self) -> None:
@@ -83,22 +140,25 @@ class Members:
         self._runtime.sharing.answered(receiver, segment, ok)
 
     def _on_ask(self, proc: int, incarnation: int) -> None:
-        record, _ = self.owned[proc]
-        assert record.ask is not None
         control = self._runtime.control
         try:
+            record, _ = self.owned[proc]
+            assert record.ask is not None
             spec, environ, command = record.ask(proc, incarnation)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the user's function, whatever it raises
             control.respawn_failed(proc, incarnation, f"its env, start or bind function raised {error!r}")
         else:
             control.respawn(proc, incarnation, spec, environ, command)
 
-    def _on_stop(self, reason: str, _deadline: float) -> None:
-        self._runtime.stop_reason = reason
-        if self._runtime.stopping is not None:
-            self._runtime.stopping.set()
+    def _on_stop(self, reason: str, deadline: float) -> None:
+        runtime = self._runtime
+        runtime.stop_reason = runtime.stop_reason or reason
+        runtime.stop_deadline = deadline if runtime.stop_deadline is None else min(runtime.stop_deadline, deadline)
+        if runtime.stopping is not None:
+            runtime.stopping.set()
 
     def _on_member(self, epoch: int, proc: int, incarnation: int, status: str, details: dict[str, Any]) -> None:
+        failure = None
         if status in ("dead", "failed", "stopped"):
             failure = self.death_of(proc, incarnation, details)
             down = status == "dead" and details.get("next") == "restarting"
@@ -106,15 +166,38 @@ class Members:
                 self.gone[proc] = failure
             if status != "failed":
                 self._lose(proc, incarnation, details.get("started", -1), failure, again=down, gone=not down)
-        elif status == "starting":
+            self._tell_tenants(proc, status, failure, down=down)
+        elif status == "starting" and incarnation:
             self.gone.pop(proc, None)
-            if incarnation:
-                self._runtime.node.expect(proc)
+            # The connection to a proc of ours comes unasked.
+            self._runtime.node.revive(proc, proc in self.owned)
         owned = self.owned.get(proc)
         if owned is not None:
             record, rank = owned
-            record.member(rank, incarnation, status, details)
+            record.member(rank, incarnation, status, details, failure)
         self._runtime.node.set_epoch(epoch)
+
+    def _tell_tenants(self, proc: int, status: str, failure: Failure, *, down: bool) -> None:
+        """Our actors there have ended with their proc; who owns none of its procs hears of that as of a consequence."""
+        tenants = self._tenants.get(proc, ())
+        state = "restarting" if down else "stopped" if status == "stopped" else "failed"
+        followed: dict[int, list[Failure]] = {}
+        for actors in list(tenants):
+            followed[id(actors)] = actors.proc_ended(proc, state, failure)
+        if state != "failed" or proc in self.owned:
+            return
+        by_owner: dict[int, list[OwnedActors]] = {}
+        for actors in tenants:
+            by_owner.setdefault(id(actors.owner_runner), []).append(actors)
+        for meshes in by_owner.values():
+            self._hear_of_tenants(meshes, [one for actors in meshes for one in followed[id(actors)]])
+
+    def _hear_of_tenants(self, meshes: Iterable[OwnedActors], followed: list[Failure]) -> None:
+        first, *rest = followed or [None]
+        if first is not None:
+            for one in rest:
+                first._add_consequence(one)
+            next(iter(meshes)).climbs(first)
 
     def _lose(self, proc: int, incarnation: int, started: int, failure: Failure, *, again: bool, gone: bool) -> None:
         runtime = self._runtime
@@ -125,9 +208,9 @@ class Members:
             return kind(None, failure, maybe_executed=maybe_executed)
 
         runtime.calls.orphaned(calls, error_of)
-        for mesh, ranks, endpoint in letters:
-            for rank in ranks:
-                runtime.letters.add(f"{failure.name} rank {rank}", endpoint, Point({}), failure.summary, failure, mesh)
+        for mesh, slot, _, endpoint, maybe_executed in letters:
+            reason = f"{failure.summary}; it may have been executed" if maybe_executed else failure.summary
+            runtime.letters.add(mesh, self._base_rank(mesh, proc, slot), endpoint, reason, failure, runtime.name)
         runtime.sharing.peer_gone(proc)
         runtime.ports.peer_gone(proc, error_of(True))
 
@@ -141,19 +224,24 @@ class Members:
             while len(self._deaths) > _DEATHS_MAX:
                 self._deaths.pop(next(iter(self._deaths)))
         if details.get("reasons") and not known.reasons:
-            known = self._deaths[proc, incarnation] = self._failure(proc, incarnation, details)
+            # Told once more, now with what came before it: callers have this very object.
+            known._convert("reasons", self._reasons(proc, incarnation, details))
         return known
+
+    def _reasons(self, proc: int, incarnation: int, details: dict[str, Any]) -> tuple[Failure, ...]:
+        past = details.get("reasons", ())
+        first = max(0, incarnation - len(past))
+        return tuple(self._failure(proc, first + at, one) for at, one in enumerate(past))
 
     def _failure(self, proc: int, incarnation: int, details: dict[str, Any]) -> Failure:
         mesh, shape, rank = self._places.get(proc, ("procs", Shape({}), 0))
         point = shape.point(rank)
         kind = details.get("kind", "lost")
-        origin = {"exit": "user", "stopped": "user", "start": "process", "lost": "host"}.get(kind, "process")
-        reasons = tuple(self._failure(proc, past.get("incarnation", 0), past) for past in details.get("reasons", ()))
         return Failure(
-            kind=kind, origin=origin, mesh=mesh, name=rank_name(mesh, point), point=point, host=self._runtime.host,  # type: ignore[arg-type]
-            incarnation=incarnation, reason=details.get("reason", ""), exit_code=details.get("exit_code"),
-            signal=details.get("signal"), stderr=details.get("stderr", ""), reasons=reasons, times=details.get("times", {}),
+            kind=kind, origin=_ORIGINS.get(kind, "process"), mesh=mesh, name=rank_name(mesh, point), point=point,  # type: ignore[arg-type]
+            host=self._runtime.host, incarnation=incarnation, reason=details.get("reason", ""),
+            exit_code=details.get("exit_code"), signal=details.get("signal"), stderr=details.get("stderr", ""),
+            reasons=self._reasons(proc, incarnation, details), times=details.get("times", {}),
         )  # fmt: skip
 
     def error_of(self, proc: int) -> ActorDied | None:

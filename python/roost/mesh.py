@@ -236,6 +236,10 @@ class HostMesh:
         return spawn_procs(_runtime.current(), per_host, **options)
 
 
+# The shape of a single rank.
+_SCALAR = Shape({})
+
+
 class ActorMesh(Mesh):
     """A mesh of actors of one class. To type checkers it is that class."""
 
@@ -255,7 +259,7 @@ class ActorMesh(Mesh):
     ) -> ActorMesh:
         made = cls.__new__(cls)
         made._id, made._name, made._owner, made._on, made._per_proc = mesh, name, owner, on, per_proc
-        made._whole = on._shape.extend(per_proc.sizes)
+        made._whole = on._shape.extend(per_proc.sizes) if per_proc.names or on._shape.names else _SCALAR
         made._shape = made._whole if shape is None else shape
         made._class, made._waits, made._targets = actor, waits, None
         return made
@@ -286,7 +290,7 @@ class ActorMesh(Mesh):
                 rank += count
             sizes = b"" if not self._shape.names else _runtime.encode_sizes(self._shape)
             targets = self._targets = Targets(self._id, list(places.items()), per, sizes, self._waits)
-            _runtime.current().members.note(self._on)
+            _runtime.current().members.note(self)
         return targets
 
     def _dense(self) -> Shape:

@@ -5,25 +5,28 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from roost import serialize
 from roost.failure import Failure
-from roost.owning import OwnedMesh
+from roost.owning import ENDED, OwnedMesh
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from roost.failure import Event, Restart
+    from roost.hosted import News
     from roost.owned_procs import OwnedProcs
-    from roost.reply import Reply
     from roost.runtime import Runtime
     from roost.shape import Shape
 
 __all__ = ["OwnedActors"]
 
+# Consequences that a failure lists; a proc may hold thousands of actors.
+_CONSEQUENCES_MAX = 64
+
 
 class OwnedActors(OwnedMesh):
     """A mesh of actors that this process owns."""
 
-    __slots__ = ("class_name", "cleanup_extra_s", "on", "per", "places", "procs")
+    __slots__ = ("class_name", "cleanup_extra_s", "on", "per", "policy", "procs")
 
     def __init__(
         self, runtime: Runtime, mesh: int, name: str, whole: Shape, supervise: Any, procs: tuple[int, ...], per: int, class_name: str
@@ -32,74 +35,155 @@ class OwnedActors(OwnedMesh):
         self.procs = procs
         self.per = per
         self.class_name = class_name
+        self.policy: Restart | None = None
+        # The proc mesh, when this process owns that too.
         self.on: OwnedProcs | None = None
         self.cleanup_extra_s = 0.0
 
-    def _ranks_of(self, proc: int) -> Iterable[int]:
+    @property
+    def is_root(self) -> bool:
+        """Whether it does not end with a proc mesh of this process."""
+        return self.on is None
+
+    def ranks_of(self, proc: int) -> Iterable[int]:
+        """The ranks that live on a proc."""
         for place, one in enumerate(self.procs):
             if one == proc:
                 yield from range(place * self.per, (place + 1) * self.per)
 
-    def proc_ended(self, proc: int, state: str, failure: Failure) -> None:
-        """The proc of some ranks has ended."""
-        for rank in self._ranks_of(proc):
-            if self._states[rank] == "failed" or (self._states[rank] == "stopped" and state != "restarting"):
+    def pid(self, rank: int) -> int | None:
+        """The process in which an actor lives."""
+        proc = self.procs[rank // self.per]
+        if self.on is not None:
+            return self.on.pid(self.on.procs.index(proc))
+        return self.runtime.pid if proc == self.runtime.proc else None
+
+    def give(self, happened: Event) -> None:
+        """Pass an event on, also to those who listen to the procs."""
+        if self.on is not None:
+            for subscriber in list(self.on.subscribers):
+                subscriber.push(happened)
+        super().give(happened)
+
+    # What procs do -----------------------------------------------------------------------------------------------------
+    def proc_ended(self, proc: int, state: str, failure: Failure) -> list[Failure]:
+        """The proc of some ranks has ended, as "restarting", "stopped" or "failed"; gives what followed for them."""
+        followed = []
+        for rank in self.ranks_of(proc):
+            before = self._states[rank]
+            if before == state or (before in ENDED and state != "restarting") or (before in ENDED and self._stays_down(rank)):
                 continue
-            if self.mesh_stopped is not None and state != "stopped":
-                state = "stopped"
             self.set_state(rank, state, reason=failure.reason, failure=failure)
-            self.tell("failed" if state == "failed" else state, rank, failure.reason, failure)
-            if failure.kind != "stopped" and len(failure.consequences) < 64:
-                failure._add_consequence(self._followed(rank, failure))
+            if state == "stopped" or failure.kind == "stopped":
+                self.tell(state, rank, failure.reason)
+                continue
+            one = self._followed(rank, failure)
+            followed.append(one)
+            if len(failure.consequences) < _CONSEQUENCES_MAX:
+                failure._add_consequence(one)
+            self.tell("failed", rank, failure.reason, one)
+            if state == "restarting":
+                self.tell("restarting", rank, failure.reason)
+        self.check_over()
+        return followed
+
+    def _stays_down(self, rank: int) -> bool:
+        """Whether a rank that was stopped on purpose is not constructed with its proc's next incarnation."""
+        return self.mesh_stopped is not None or self._states[rank] == "stopped"
 
     def _followed(self, rank: int, cause: Failure) -> Failure:
         return Failure(
             kind=cause.kind, origin=cause.origin, mesh=self.name, name=self.rank_name(rank), point=self.whole.point(rank),
             actor_class=self.class_name, host=cause.host, incarnation=self.incarnation(rank), reason="its proc ended",
-            exit_code=cause.exit_code, signal=cause.signal, times=cause.times,
+            exit_code=cause.exit_code, signal=cause.signal, cause=cause, times=cause.times,
         )  # fmt: skip
 
-    def news(self, payload: bytes) -> None:
-        incarnation, news = pickle.loads(payload)
-        for state, rank, reason, packed in news:
+    # What the actors' processes say ------------------------------------------------------------------------------------
+    def hear_news(self, payload: bytes) -> None:
+        """A proc says how some ranks are."""
+        news: list[News] = pickle.loads(payload)
+        for state, rank, reason, incarnation, packed in news:
             failure = None
             if packed is not None:
-                failure, dumped = pickle.loads(packed)
-                self.runtime.hearing.came_from(failure, serialize.load_exception(dumped))
-            self.actor_state([rank], state, incarnation, reason, failure)
+                failure, original = pickle.loads(packed)
+                failure = self.runtime.hearing.met(self.id, rank, failure, original).failure
+            self._changed(rank, state, reason, incarnation, failure)
+        self.check_over()
 
-    def actor_state(self, ranks: Iterable[int], state: str, incarnation: int, reason: str, failure: Failure | None) -> None:
-        """A proc says how actors of this mesh are."""
-        for rank in ranks:
-            before = self._states[rank]
-            self.set_state(rank, state, reason=reason, failure=failure, incarnation=incarnation)
-            if state == "up":
-                self.tell("recovered" if before == "restarting" else "started", rank)
-            elif state == "failed" and failure is not None:
+    def _changed(self, rank: int, state: str, reason: str, incarnation: int, failure: Failure | None) -> None:
+        before = self._states[rank]
+        if state == "up" and before == "stopped":
+            # It came back with its proc although it had been stopped.
+            self.stop_ranks([rank], self.reasons.get(rank, "stopped"))
+            return
+        if before == state and state in ENDED:
+            return
+        self.set_state(rank, state, reason=reason, failure=failure, incarnation=incarnation)
+        if state == "up":
+            self.tell("recovered" if incarnation else "started", rank)
+        elif state == "stopped":
+            self.tell("stopped", rank, reason)
+        else:
+            if failure is not None:
                 self.tell("failed", rank, reason, failure)
+            if state == "restarting":
+                self.tell("restarting", rank, reason)
+                self._restart_others(rank)
+            elif failure is not None:
                 self.climbs(rank, failure)
-            else:
-                self.tell(state, rank, reason)
-        self.end_subscribers()
 
+    def _restart_others(self, rank: int) -> None:
+        """The policy's scope: what starts again with a rank that failed."""
+        scope = "one" if self.policy is None else self.policy.scope
+        first = 0 if scope == "all" else rank + 1
+        if scope != "one":
+            others = [other for other in range(first, len(self._states)) if other != rank and self._states[other] == "up"]
+            for other in others:
+                self.set_state(other, "restarting")
+            self.restart_ranks(others, f"starts again together with {self.rank_name(rank)}")
+
+    # What its users ask ------------------------------------------------------------------------------------------------
     def stop_ranks(self, ranks: list[int], reason: str) -> None:
+        """Have these actors stopped."""
+        self._ask(".stop", ranks, reason)
+        if self.mesh_stopped is not None:
+            others = [proc for proc in dict.fromkeys(self.procs) if proc != self.runtime.proc]
+            if others:
+                self.runtime.control.forget_actor(others, self.id)
+        runtime = self.runtime
+        wait_s = runtime.grace_left_s() + self.cleanup_extra_s + runtime.config.sigterm_s
+        runtime.loop.call_later(wait_s, self._overdue, ranks, reason)
+
+    def restart_ranks(self, ranks: list[int], reason: str) -> None:
+        """Have these actors constructed anew, in the same processes."""
+        self._ask(".restart", ranks, reason)
+
+    def _ask(self, what: str, ranks: list[int], reason: str) -> None:
+        runtime = self.runtime
         for place, proc in enumerate(self.procs):
             slots = [rank - place * self.per for rank in ranks if rank // self.per == place]
-            if slots:
-                self._stop_slots(proc, slots, reason)
-        if self.on is not None and self.mesh_stopped is not None:
-            self.runtime.control.forget_actor(list(dict.fromkeys(self.procs)), self.id)
+            if not slots:
+                continue
+            if proc == runtime.proc:
+                act = runtime.hosting.stop if what == ".stop" else runtime.hosting.restart
+                runtime.loop.call_soon(act, self.id, proc, [(slot, slot) for slot in slots], reason.encode())
+            else:
+                runs = [(slot, 1, 1, slot, 1) for slot in slots]
+                runtime.send_system(proc, self.id, what, reason.encode(), runs)
 
-    def _stop_slots(self, proc: int, slots: list[int], reason: str) -> None:
-        runtime = self.runtime
-        if proc == runtime.proc:
-            ranks = [(slot, slot) for slot in slots]
-            runtime.loop.call_soon(runtime.hosting.stop, self.id, proc, ranks, reason.encode())
-        else:
-            runs = [(slot, 1, 1, slot, 1) for slot in slots]
-            runtime.send_system(proc, self.id, ".stop", reason.encode(), runs)
+    def _overdue(self, ranks: list[int], reason: str) -> None:
+        """Their process does not say that they have ended: its loop is blocked, and only its end would end them."""
+        for rank in ranks:
+            if self._states[rank] not in ENDED and not self.runtime.closed:
+                text = f"{reason}; not confirmed, its process does not answer"
+                self.set_state(rank, "stopped", reason=text)
+                self.tell("stopped", rank, text)
+        self.check_over()
 
-    def restart(self, shape: Shape, reason: str) -> Reply[None]:
-        raise NotImplementedError(
-            "actors restart with their procs: call restart() on the proc mesh, or spawn the actors with options(restart=…)"
-        )
+    def check_over(self) -> None:
+        """When all have ended their procs' deaths do not matter any more."""
+        super().check_over()
+        if self._retired:
+            self.runtime.members.move_out(self)
+            if self.on is not None and self in self.on.actors and not self.unheard:
+                self.on.actors.remove(self)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from roost.errors import StoppedError
 from roost.owning import ENDED, OwnedMesh
-from roost.reply import Reply, fail_reply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from roost.failure import Event, Failure, Restart
     from roost.hearing import Unheard
     from roost.owned_actors import OwnedActors
     from roost.runtime import Runtime
@@ -22,105 +21,102 @@ __all__ = ["OwnedProcs"]
 class OwnedProcs(OwnedMesh):
     """A mesh of processes that this process owns."""
 
-    __slots__ = ("actors", "ask", "labels", "policy", "procs", "started")
+    __slots__ = ("actors", "ask", "policy", "procs")
 
-    def __init__(self, runtime: Runtime, mesh: int, name: str, whole: Shape, supervise: Any, procs: tuple[int, ...], policy: Any) -> None:
+    def __init__(
+        self, runtime: Runtime, mesh: int, name: str, whole: Shape, supervise: Any, procs: tuple[int, ...], policy: Restart | None
+    ) -> None:
         super().__init__(runtime, mesh, name, whole, supervise)
         self.procs = procs
         self.policy = policy
         # Actor meshes of this process that live on these procs.
         self.actors: list[OwnedActors] = []
+        # What the next incarnation is started with, when that is a function.
         self.ask: Callable[[int, int], Any] | None = None
 
-    def member(self, rank: int, incarnation: int, status: str, details: dict[str, Any]) -> None:
+    # What the agent says -----------------------------------------------------------------------------------------------
+    def member(self, rank: int, incarnation: int, status: str, details: dict[str, Any], failure: Failure | None) -> None:
         """The agent says how a proc is."""
         if status == "starting":
-            self.set_state(rank, "starting" if incarnation == 0 else "restarting", incarnation=incarnation)
+            state = "starting" if incarnation == 0 else "restarting"
+            self.set_state(rank, state, incarnation=incarnation)
         elif status == "up":
-            if self.pids is None:
-                self.pids = {}
             self.pids[rank] = details.get("pid", 0)
             self.set_state(rank, "up", incarnation=incarnation)
             self.tell("started" if incarnation == 0 else "recovered", rank)
-        elif status == "dead":
-            self._dead(rank, incarnation, details)
         elif status == "restarting":
+            self.set_state(rank, "restarting", reason=details.get("reason", ""))
             self.tell("restarting", rank, details.get("reason", ""))
-        elif status == "failed":
-            self._failed(rank, incarnation, details)
-        elif status == "stopped":
-            self._stopped(rank, incarnation, details)
+        elif failure is not None and status == "dead":
+            self._dead(rank, incarnation, details, failure)
+        elif failure is not None and status == "failed":
+            self._failed(rank, incarnation, failure)
+        elif failure is not None and status == "stopped":
+            self._stopped(rank, incarnation, failure)
 
-    def _dead(self, rank: int, incarnation: int, details: dict[str, Any]) -> None:
-        failure = self.runtime.members.death_of(self.procs[rank], incarnation, details)
+    def _dead(self, rank: int, incarnation: int, details: dict[str, Any], failure: Failure) -> None:
         state = "restarting" if details.get("next") == "restarting" else "failed"
         self.set_state(rank, state, reason=failure.reason, failure=failure, incarnation=incarnation)
-        self.tell("failed", rank, failure.reason, failure)
-        for actors in self.actors:
-            actors.proc_ended(self.procs[rank], state, failure)
+        if failure.kind != "stopped":
+            # What was restarted on purpose has not failed.
+            self.tell("failed", rank, failure.reason, failure)
 
-    def _failed(self, rank: int, incarnation: int, details: dict[str, Any]) -> None:
-        failure = self.runtime.members.death_of(self.procs[rank], incarnation, details)
+    def _failed(self, rank: int, incarnation: int, failure: Failure) -> None:
         self.set_state(rank, "failed", reason=failure.reason, failure=failure, incarnation=incarnation)
-        for actors in self.actors:
-            actors.proc_ended(self.procs[rank], "failed", failure)
         if failure.kind == "start" and self.mesh_stopped is None and incarnation == 0:
             # The others would wait for a rank that never comes.
             others = [other for other in range(len(self.procs)) if self.state(other) not in ENDED]
             if others:
                 self.stop_ranks(others, f"{self.rank_name(rank)} did not start")
         self.climbs(rank, failure)
+        self.check_over()
 
-    def _stopped(self, rank: int, incarnation: int, details: dict[str, Any]) -> None:
-        failure = self.runtime.members.death_of(self.procs[rank], incarnation, details)
-        reason = self.mesh_stopped or details.get("reason") or "stopped"
+    def _stopped(self, rank: int, incarnation: int, failure: Failure) -> None:
+        reason = failure.reason or self.mesh_stopped or "stopped"
         self.set_state(rank, "stopped", reason=reason, failure=failure, incarnation=incarnation)
-        self.tell("stopped", rank, reason, failure)
+        self.tell("stopped", rank, reason)
+        self.check_over()
+
+    # What its users ask ------------------------------------------------------------------------------------------------
+    def mark_stopped(self, reason: str) -> None:
+        """The procs are stopped, and so is everything on them."""
+        super().mark_stopped(reason)
         for actors in self.actors:
-            actors.proc_ended(self.procs[rank], "stopped", failure)
-        self.end_subscribers()
+            actors.mark_stopped(reason)
 
     def stop_ranks(self, ranks: list[int], reason: str) -> None:
-        config = self.runtime.config
+        """Have these procs stopped, each with its actors."""
+        runtime = self.runtime
         procs = [self.procs[rank] for rank in ranks]
-        extra = max([0.0, *(actors.cleanup_extra_s for actors in self.actors)])
-        self.runtime.control.stop(procs, reason, config.grace_s + extra, config.sigterm_s)
+        runtime.control.stop(procs, reason, runtime.grace_left_s() + self._cleanup_extra_s(), runtime.config.sigterm_s)
 
-    def restart(self, shape: Shape, reason: str) -> Reply[None]:
-        """Stop these procs and start their next incarnation; done when they are up."""
-        if self.mesh_stopped is not None:
-            raise StoppedError(f"{self.name} stopped: {self.mesh_stopped}; spawn new procs instead of restarting these")
-        config = self.runtime.config
-        reply: Reply[None] = Reply(loop=self.runtime.loop)
+    def restart_ranks(self, ranks: list[int], reason: str) -> None:
+        """Stop these procs and start their next incarnation."""
+        runtime = self.runtime
+        procs = [self.procs[rank] for rank in ranks]
+        runtime.control.restart(procs, reason, runtime.grace_left_s() + self._cleanup_extra_s(), runtime.config.sigterm_s)
 
-        def begin() -> None:
-            ranks = list(shape.ranks())
-            self.runtime.control.restart([self.procs[rank] for rank in ranks], reason, config.grace_s, config.sigterm_s)
-            for rank in ranks:
-                self.set_state(rank, "restarting", reason=reason)
-            ready = self._wait("ready", shape, None)
-            ready.add_done_callback(lambda done: _copy(done, reply))
-
-        self.runtime.on_loop(begin)
-        return reply
+    def _cleanup_extra_s(self) -> float:
+        return max([0.0, *(actors.cleanup_extra_s for actors in self.actors)])
 
     def all_unheard(self) -> list[Unheard]:
-        own = list(self.unheard or ())
+        """The failures of these procs, and of their actors, that need a hearer."""
+        own = list(self.unheard)
         for actors in self.actors:
-            own += [one for one in actors.unheard or () if one not in own]
+            own += [one for one in actors.unheard if one not in own]
         return own
 
-    def end_subscribers(self) -> None:
-        super().end_subscribers()
+    def check_over(self) -> None:
+        """The end of the procs is that of their actors."""
+        for actors in list(self.actors):
+            actors.check_over()
+        super().check_over()
+
+    def wants(self, ranks: Iterable[int]) -> Callable[[Event], bool]:
+        """Whether an event is about these procs, or about actors on them."""
+        ranks = list(ranks)
+        names = {self.rank_name(rank) for rank in ranks}
         for actors in self.actors:
-            actors.end_subscribers()
-
-
-def _copy(done: Any, reply: Reply[Any]) -> None:
-    if reply.done():
-        return
-    error = None if done.cancelled() else done.exception()
-    if error is not None:
-        fail_reply(reply, error)
-    else:
-        reply.set_result(None)
+            for rank in ranks:
+                names.update(actors.rank_name(one) for one in actors.ranks_of(self.procs[rank]))
+        return lambda happened: happened.name in names

@@ -1,18 +1,21 @@
-"""The owner's tables: how each rank of a mesh is, who waits for it, and which failures nobody has heard of yet."""
+"""The owner's table of a mesh: how each rank is, who waits for it, and which failures nobody has heard of yet."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from roost.errors import ActorDied, MeshError, StoppedError
 from roost.events import EventStream, event
-from roost.failure import Failure, State
+from roost.failure import State
+from roost.hearing import failures_in
 from roost.reply import Reply, fail_reply
 from roost.shape import Shape, ValueMesh, rank_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from roost.failure import Event, Failure
     from roost.hearing import Unheard
     from roost.runtime import Runtime
 
@@ -25,8 +28,8 @@ class OwnedMesh:
     """One mesh that this process owns."""
 
     __slots__ = (
-        "_incarnations", "_states", "entered", "failures", "id", "mesh_stopped", "name", "owner_runner", "pids", "reasons",
-        "runtime", "subscribers", "supervise", "unheard", "waiters", "whole",
+        "_incarnations", "_retired", "_states", "entered", "failures", "id", "mesh_stopped", "name", "owner_runner", "pids",
+        "reasons", "runtime", "subscribers", "supervise", "unheard", "waiters", "whole",
     )  # fmt: skip
 
     def __init__(self, runtime: Runtime, mesh: int, name: str, whole: Shape, supervise: Callable[..., Any] | None) -> None:
@@ -37,48 +40,55 @@ class OwnedMesh:
         self.supervise = supervise
         self.owner_runner = runtime.handling_runner()
         self._states = ["starting"] * len(whole)
-        # Tables that most meshes never need are made when they are.
-        self._incarnations: dict[int, int] | None = None
-        self.failures: dict[int, Failure] | None = None
-        self.reasons: dict[int, str] | None = None
-        self.pids: dict[int, int] | None = None
-        self.unheard: list[Unheard] | None = None
-        self.waiters: list[tuple[str, Reply[Any], Shape, Any]] | None = None
-        self.subscribers: list[EventStream] | None = None
+        # By rank, where there is something to say.
+        self._incarnations: dict[int, int] = {}
+        self.failures: dict[int, Failure] = {}
+        self.reasons: dict[int, str] = {}
+        self.pids: dict[int, int] = {}
+        self.unheard: list[Unheard] = []
+        self.waiters: list[tuple[str, Reply[Any], Shape, Any]] = []
+        self.subscribers: list[EventStream] = []
         self.mesh_stopped: str | None = None
         # How many `async with` blocks are inside this mesh: the outermost raises what nobody heard.
         self.entered = 0
+        self._retired = False
+
+    @property
+    def is_root(self) -> bool:
+        """Whether it does not end with another mesh of this process."""
+        return True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every rank has ended."""
+        return all(state in ENDED for state in self._states)
 
     # What ranks do -----------------------------------------------------------------------------------------------------
     def rank_name(self, rank: int) -> str:
+        """The name of a rank, such as `workers[gpus=3]`."""
         return rank_name(self.name, self.whole.point(rank))
 
     def incarnation(self, rank: int) -> int:
-        return 0 if self._incarnations is None else self._incarnations.get(rank, 0)
+        """Which life of the rank this is."""
+        return self._incarnations.get(rank, 0)
 
     def state(self, rank: int) -> str:
+        """How a rank is."""
         return self._states[rank]
 
-    def states_now(self) -> list[str]:
-        return self._states
-
-    def news(self, payload: bytes) -> None:
+    def hear_news(self, payload: bytes) -> None:
         """A proc says how some ranks are."""
         raise NotImplementedError
 
-    def set_state(self, rank: int, state: str, *, reason: str = "", failure: Failure | None = None, incarnation: int = 0) -> None:
+    def set_state(
+        self, rank: int, state: str, *, reason: str = "", failure: Failure | None = None, incarnation: int | None = None
+    ) -> None:
         """A rank is in another state now."""
-        if incarnation:
-            if self._incarnations is None:
-                self._incarnations = {}
+        if incarnation is not None:
             self._incarnations[rank] = incarnation
         if failure is not None:
-            if self.failures is None:
-                self.failures = {}
             self.failures[rank] = failure
         if reason:
-            if self.reasons is None:
-                self.reasons = {}
             self.reasons[rank] = reason
         self._states[rank] = state
         if self.waiters:
@@ -86,11 +96,12 @@ class OwnedMesh:
 
     def tell(self, kind: str, rank: int, reason: str = "", failure: Failure | None = None) -> None:
         """Give an event to whoever listens."""
-        self.give(event(kind, self.name, self.rank_name(rank), self.whole.point(rank), self.incarnation(rank), reason, failure))
+        name, point = self.rank_name(rank), self.whole.point(rank)
+        self.give(event(kind, self.name, name, point, self.incarnation(rank), reason, failure))
 
-    def give(self, happened: Any) -> None:
+    def give(self, happened: Event) -> None:
         """Pass an event on: to this mesh's listeners and to the job's."""
-        for subscriber in list(self.subscribers or ()):
+        for subscriber in list(self.subscribers):
             subscriber.push(happened)
         self.runtime.job_event(happened)
 
@@ -107,58 +118,51 @@ class OwnedMesh:
         reply: Reply[Any] = Reply(loop=self.runtime.loop)
 
         def begin() -> None:
-            if self.waiters is None:
-                self.waiters = []
-            self.waiters.append((what, reply, shape, value))
-            self._check_waiters()
+            if not self._settle(what, reply, shape, value):
+                self.waiters.append((what, reply, shape, value))
 
         self.runtime.on_loop(begin)
         return reply
 
     def _check_waiters(self) -> None:
-        waiting = self.waiters or []
-        self.waiters = [one for one in waiting if not one[1].done() and not self._settle(*one)] or None
+        self.waiters = [one for one in self.waiters if not one[1].done() and not self._settle(*one)]
 
     def _settle(self, what: str, reply: Reply[Any], shape: Shape, value: Any) -> bool:
-        states = self._states
-        if what == "ended":
-            if any(states[rank] not in ENDED for rank in shape.ranks()):
+        """Whether a waiter has what it waits for."""
+        states = [self._states[rank] for rank in shape.ranks()]
+        if what != "ready":
+            if not all(state in ENDED for state in states):
                 return False
-            reply.set_result(value if value is not None else self.snapshot(shape))
+            reply.set_result(self.snapshot(shape) if what == "ended" else None)
             return True
-        if what == "stopped":
-            if any(states[rank] not in ENDED for rank in shape.ranks()):
-                return False
-            reply.set_result(None)
+        if any(state in ENDED for state in states):
+            self._fail_ready(reply, shape)
             return True
-        failed = [rank for rank in shape.ranks() if states[rank] in ENDED]
-        if failed:
-            self._fail_ready(reply, shape, failed)
-            return True
-        if any(states[rank] != "up" for rank in shape.ranks()):
+        if any(state != "up" for state in states):
             return False
         reply.set_result(value)
         return True
 
-    def _fail_ready(self, reply: Reply[Any], shape: Shape, failed: list[int]) -> None:
+    def _fail_ready(self, reply: Reply[Any], shape: Shape) -> None:
+        ended = [rank for rank in shape.ranks() if self._states[rank] in ENDED]
         # Ranks that were stopped because another did not start are not the cause.
-        cause = [rank for rank in failed if self._states[rank] == "failed"] or failed
+        cause = [rank for rank in ended if self._states[rank] == "failed"] or ended
         errors: list[Exception] = [self.death_error(rank) for rank in cause]
         error: Exception = errors[0]
         if len(errors) > 1:
             error = MeshError(f"{len(errors)} ranks of {self.name} are not up", errors, [self.whole.point(rank) for rank in cause])
         for rank in cause:
-            self.runtime.hearing.carried((self.failures or {}).get(rank), reply)
+            self.runtime.hearing.carried(self.failures.get(rank), reply)
         fail_reply(reply, error)
 
     def death_error(self, rank: int) -> ActorDied:
         """The error for whoever calls or waits for a rank that has ended."""
-        failure = (self.failures or {}).get(rank)
+        failure = self.failures.get(rank)
         if failure is not None and failure.kind != "stopped":
             error = ActorDied(None, failure)
             error.__cause__ = self.runtime.hearing.original(failure)
             return error
-        reason = (self.reasons or {}).get(rank) or self.mesh_stopped or "stopped"
+        reason = self.reasons.get(rank) or self.mesh_stopped or "stopped"
         return StoppedError(f"{self.rank_name(rank)} stopped: {reason}", failure)
 
     # Stopping ----------------------------------------------------------------------------------------------------------
@@ -167,26 +171,49 @@ class OwnedMesh:
         reply: Reply[None] = Reply(loop=self.runtime.loop)
 
         def begin() -> None:
-            if len(shape) == len(self._states) and self.mesh_stopped is None:
-                self.mesh_stopped = reason
             ranks = [rank for rank in shape.ranks() if self._states[rank] not in ENDED]
+            if len(shape) == len(self._states):
+                self.mark_stopped(reason)
             if ranks:
                 self.stop_ranks(ranks, reason)
-            if self.waiters is None:
-                self.waiters = []
-            self.waiters.append(("stopped", reply, shape, None))
-            self._check_waiters()
+            if not self._settle("stopped", reply, shape, None):
+                self.waiters.append(("stopped", reply, shape, None))
+            self.check_over()
 
         self.runtime.on_loop(begin)
         return reply
 
+    def mark_stopped(self, reason: str) -> None:
+        """The whole mesh is stopped: from now on its verbs raise."""
+        if self.mesh_stopped is None:
+            self.mesh_stopped = reason
+            self.runtime.node.set_stopped(self.id)
+
     def stop_ranks(self, ranks: list[int], reason: str) -> None:
+        """Have these ranks stopped."""
         raise NotImplementedError
 
     def restart(self, shape: Shape, reason: str) -> Reply[None]:
+        """Start the next incarnation of these ranks; done when they are up."""
+        if self.mesh_stopped is not None:
+            raise StoppedError(f"{self.name} stopped: {self.mesh_stopped}; spawn a new one instead of restarting this")
+        reply: Reply[None] = Reply(loop=self.runtime.loop)
+
+        def begin() -> None:
+            ranks = list(shape.ranks())
+            self.restart_ranks(ranks, reason)
+            for rank in ranks:
+                self.set_state(rank, "restarting", reason=reason)
+            self.waiters.append(("ready", reply, shape, None))
+
+        self.runtime.on_loop(begin)
+        return reply
+
+    def restart_ranks(self, ranks: list[int], reason: str) -> None:
+        """Have these ranks started anew."""
         raise NotImplementedError
 
-    async def leave(self, shape: Shape, error: BaseException | None, *, entering: bool = False) -> None:
+    async def leave(self, shape: Shape, error: BaseException | None) -> None:
         """The end of an `async with`: stop, then raise what nobody has heard of, together with the body's own error."""
         self.entered -= 1
         reason = "its async with block ended" if error is None else f"its async with block raised {type(error).__name__}"
@@ -196,45 +223,47 @@ class OwnedMesh:
         except asyncio.CancelledError:
             await stopping
             raise
-        self.end_subscribers()
-        if entering:
-            for failure in self.all_unheard():
-                failure.hear()
-            return
+        if self.entered == 0:
+            self._raise_unheard(error)
+
+    def _raise_unheard(self, error: BaseException | None) -> None:
+        for failure in () if error is None else failures_in(error):
+            self.runtime.hearing.of(failure).hear()
         unheard = [one for one in self.all_unheard() if not one.heard]
         for one in unheard:
             one.hear()
         if not unheard:
             return
         died: list[Exception] = [ActorDied(None, one.failure) for one in unheard]
+        points = [one.failure.point for one in unheard]
         if error is None:
-            raise MeshError(f"{len(died)} failures in {self.name} that nobody handled", died, [one.failure.point for one in unheard])
+            raise MeshError(f"{_count(died)} in {self.name} that nobody handled", died, points)
         if isinstance(error, Exception):
-            raise MeshError(f"{self.name}: the block's own error, and failures that nobody handled", [error, *died]) from error
-        for failure in died:
-            error.add_note(f"besides, unhandled: {failure}")
+            raise MeshError(f"{self.name}: the block's own error, and {_count(died)} that nobody handled", [error, *died])
+        for failed in died:
+            error.add_note(f"besides, nobody handled: {failed}")
 
     def all_unheard(self) -> list[Unheard]:
         """The failures of this mesh, and of meshes on it, that need a hearer."""
-        return list(self.unheard or ())
+        return list(self.unheard)
 
-    def end_subscribers(self) -> None:
-        """No more events: the mesh has stopped."""
-        if self.mesh_stopped is None or any(state not in ENDED for state in self._states):
-            return
-        for subscriber in self.subscribers or ():
-            subscriber.end()
-        self.subscribers = None
+    def check_over(self) -> None:
+        """When the mesh has ended there are no more events, and it is remembered only for a while."""
+        if self.is_over and (self.mesh_stopped is not None or all(state == "stopped" for state in self._states)):
+            for subscriber in self.subscribers:
+                subscriber.end()
+            self.subscribers = []
+            if not self._retired:
+                self._retired = True
+                self.runtime.retire(self)
 
     # Failing -----------------------------------------------------------------------------------------------------------
     def climbs(self, rank: int, failure: Failure) -> None:
         """A failure that no policy mends: the hook hears of it, else the owner."""
         unheard = self.runtime.hearing.of(failure)
-        if self.unheard is None:
-            self.unheard = []
         if unheard not in self.unheard:
             self.unheard.append(unheard)
-            self.runtime.hearing.escalate(self, unheard)
+            self.runtime.hearing.escalate(self, rank, unheard)
 
     # Looking -----------------------------------------------------------------------------------------------------------
     def states(self, shape: Shape) -> Reply[ValueMesh[State]]:
@@ -245,32 +274,34 @@ class OwnedMesh:
 
     def snapshot(self, shape: Shape) -> ValueMesh[State]:
         """States by rank."""
-        reasons, failures = self.reasons or {}, self.failures or {}
-        return ValueMesh(
-            shape.sizes,
-            [
-                State(
-                    self._states[rank],  # type: ignore[arg-type]
-                    reasons.get(rank) or (self.mesh_stopped or "" if self._states[rank] == "stopped" else ""),
-                    self.incarnation(rank),
-                    self.pid(rank),
-                    failures.get(rank),
-                )
-                for rank in shape.ranks()
-            ],
-        )
+        return ValueMesh(shape.sizes, [self._state_of(rank) for rank in shape.ranks()])
+
+    def _state_of(self, rank: int) -> State:
+        state = self._states[rank]
+        reason = "" if state == "up" else self.reasons.get(rank) or (self.mesh_stopped or "" if state == "stopped" else "")
+        return State(state, reason, self.incarnation(rank), self.pid(rank), self.failures.get(rank))  # type: ignore[arg-type]
 
     def pid(self, rank: int) -> int | None:
-        return (self.pids or {}).get(rank)
+        """The process of a rank, while it has one."""
+        return None if self._states[rank] in ENDED else self.pids.get(rank)
 
     def events(self, shape: Shape) -> EventStream:
         """Events of these ranks from now on."""
         wants = None
         if len(shape) != len(self.whole):
-            points = {self.whole.point(rank) for rank in shape.ranks()}
-            wants = lambda happened: happened.mesh != self.name or happened.point in points  # noqa: E731
+            wants = self.wants(list(shape.ranks()))
         stream = EventStream(self.runtime.config.events_max, wants)
-        if self.subscribers is None:
-            self.subscribers = []
-        self.subscribers.append(stream)
+        if self._retired:
+            stream.end()
+        else:
+            self.subscribers.append(stream)
         return stream
+
+    def wants(self, ranks: Iterable[int]) -> Callable[[Event], bool]:
+        """Whether an event is about these ranks."""
+        names = {self.rank_name(rank) for rank in ranks}
+        return lambda happened: happened.name in names
+
+
+def _count(failures: Sequence[object]) -> str:
+    return "a failure" if len(failures) == 1 else f"{len(failures)} failures"

@@ -18,6 +18,7 @@ from roost.errors import RemoteError
 if TYPE_CHECKING:
     from roost._roost import Cell, Message
     from roost.endpoint import EndpointInfo
+    from roost.failure import Failure
     from roost.hosting import HostedMesh
     from roost.mesh import ActorMesh
     from roost.shape import Point
@@ -34,28 +35,45 @@ class Runner:
     __slots__ = (
         "_cancelled",
         "_concurrent",
+        "_error",
+        "_finishing",
+        "_in_threads",
         "_serial",
         "_stopping",
         "_threads",
         "cell",
+        "failure",
         "hosted",
+        "incarnation",
         "instance",
         "meshes",
         "rank",
+        "restarts_after_s",
+        "stopped_itself",
         "task",
     )
 
-    def __init__(self, hosted: HostedMesh, rank: int, cell: Cell) -> None:
+    def __init__(self, hosted: HostedMesh, rank: int, cell: Cell, incarnation: int) -> None:
         self.hosted = hosted
         self.rank = rank
         self.cell = cell
+        self.incarnation = incarnation
         self.instance: Any = None
         # The message that runs alone, and whether its caller cancelled it.
         self._serial: Message | None = None
         self._cancelled = False
         # Messages that run beside others, each with its task.
         self._concurrent: dict[asyncio.Task[None], Message] | None = None
+        # Why it ends, once it does; the exception that it failed with; what callers are told of it.
         self._stopping: str | None = None
+        self._error: BaseException | None = None
+        self.failure: Failure | None = None
+        self.stopped_itself = False
+        self._finishing = False
+        # The pause before it is constructed anew; None when it is not.
+        self.restarts_after_s: float | None = None
+        # Endpoints that still run on threads although their actor ends.
+        self._in_threads: list[asyncio.Future[Any]] | None = None
         self._threads: ThreadPoolExecutor | None = None
         # Meshes that this actor spawned: they end with it.
         self.meshes: list[Any] | None = None
@@ -98,14 +116,14 @@ class Runner:
             start = getattr(type(self.instance), "__start__", None)
             if start is not None:
                 await start(self.instance)
-        except asyncio.CancelledError:
-            self.hosted.stopped(self, self._stopping or "stopped")
-            return
         except SystemExit as ending:
-            self.hosted.exit_process(ending)
+            self._exit(ending)
+            await self._finish(cleans_up=False)
             return
         except BaseException as error:
-            self._end(error, during="its constructor")
+            if self._stopping is None:
+                self._end(error, during="its constructor")
+            await self._finish(cleans_up=False)
             return
         self.hosted.up(self)
         await self._drain()
@@ -130,11 +148,10 @@ class Runner:
                     raise
                 continue
             set_handling(message)
-            before = copy_context()
-            if self._concurrent:
-                await self._until_alone(message)
             self._serial = message
             try:
+                if self._concurrent:
+                    await self._until_alone(message)
                 quick = message.quick()
                 if quick is None:
                     await self._slow(message)
@@ -147,9 +164,9 @@ class Runner:
             self._serial = None
             if self._stopping is not None:
                 break
-            # Equal at a glance when nothing was set: both share one table of variables.
-            if self._cancelled or copy_context() != before or (self.task is not None and self.task.cancelling()):
-                # A cancel that came late, or context variables that the endpoint left set, must not reach the next message.
+            if self._cancelled or len(copy_context()) != 1 or (self.task is not None and self.task.cancelling()):
+                # A cancel that came late, or context variables besides our own that the endpoint left set, must not reach
+                # the next message.
                 self._cancelled = False
                 self.task = self.hosted.loop.create_task(self._drain(), context=Context())
                 return
@@ -205,6 +222,7 @@ class Runner:
                 await asyncio.wait({running})
             except asyncio.CancelledError:
                 if self._stopping is not None:
+                    self._in_threads = [*(self._in_threads or ()), running]
                     raise
                 cancelled = True
         if cancelled:
@@ -265,11 +283,14 @@ class Runner:
     def _raised(self, message: Message, error: BaseException) -> None:
         """Answer a message whose endpoint raised; without a caller the error fails the actor."""
         if isinstance(error, SystemExit):
-            self.hosted.exit_process(error)
+            self._exit(error)
             return
         if isinstance(error, asyncio.CancelledError):
-            if self._stopping is not None or message.cancelled:
+            if message.cancelled:
                 message.drop()
+                return
+            if self._stopping is not None:
+                self.hosted.give_back(message, self)
                 return
             # It would look to the caller's task as if that task had been cancelled.
             error = RemoteError("asyncio.CancelledError", "the endpoint cancelled itself", "".join(traceback.format_exception(error)))
@@ -307,40 +328,58 @@ class Runner:
     # The actor's end --------------------------------------------------------------------------------------------------
     def stop(self, reason: str) -> None:
         """End normally: running `async` endpoints are cancelled at once, queued messages go back."""
-        if self._stopping is not None:
-            return
-        self._stopping = reason
-        self.hosted.closing(self, reason)
-        for task in list(self._concurrent or ()):
-            task.cancel()
-        if self.task is not None:
-            self.task.cancel()
-
-    def stop_self(self, reason: str) -> None:
-        """`context().stop()`: end once the running endpoint has returned."""
         if self._stopping is None:
             self._stopping = reason
-            self.hosted.closing(self, reason)
+            self.failure = self.hosted.stopping(self, reason)
+        # Also when it ends already by itself: what still runs then is not waited for.
+        self._cancel_all(None)
+
+    def stop_self(self, reason: str) -> None:
+        """`context().stop()`: end once the endpoint that calls it has returned; the others are cancelled."""
+        if self._stopping is None:
+            self._stopping = reason
+            self.stopped_itself = True
+            self.failure = self.hosted.stopping(self, reason)
+            self._cancel_all(self._own_task())
 
     def abort_self(self, reason: str) -> None:
-        """`context().abort()`: fail."""
-        self.hosted.loop.call_soon(self._end, RuntimeError(reason), "abort()")
+        """`context().abort()`: fail; the endpoint that calls it goes on to its end."""
+        self._end(RuntimeError(reason), "abort()", self._own_task())
 
-    def _end(self, error: BaseException, during: str) -> None:
-        """Fail the actor: whoever waits for it hears of it, and so does its owner."""
-        if self._stopping is not None:
-            return
-        self._stopping = f"failed: {error}"
-        self.hosted.failed(self, error, during)
-        for task in list(self._concurrent or ()):
-            task.cancel()
-        if self.task is not None and self.instance is not None and self._serial is None:
-            self.task.cancel()
-        self._close_threads()
+    def _exit(self, ending: SystemExit) -> None:
+        """An endpoint ends the process: its caller, and all others, hear of that by the process's death."""
+        self._stopping = self._stopping or "its process exits"
+        self.hosted.exit_process(ending)
+        self._cancel_all(None)
 
     def fail(self, error: BaseException, during: str) -> None:
         """Something that this actor is responsible for failed, and it did not handle that."""
         self._end(error, during)
+
+    def _end(self, error: BaseException, during: str, spared: asyncio.Task[Any] | None = None) -> None:
+        """Fail the actor: whoever waits for it hears of it, and so does its owner."""
+        if self._stopping is not None:
+            return
+        self._stopping = f"failed: {error}"
+        self._error = error
+        self.failure = self.hosted.failing(self, error, during)
+        self._cancel_all(spared)
+
+    def _own_task(self) -> asyncio.Task[Any] | None:
+        """The task of the endpoint that calls, which may run on a thread."""
+        message = handling.get()
+        for task, other in (self._concurrent or {}).items():
+            if other is message:
+                return task
+        return self.task if message is self._serial else None
+
+    def _cancel_all(self, spared: asyncio.Task[Any] | None) -> None:
+        """Cancel what runs, but not who asks for it."""
+        asking = _current_task()
+        own = None if self._finishing else self.task
+        for task in (*(self._concurrent or ()), own):
+            if task is not None and task is not spared and task is not asking:
+                task.cancel()
 
     def owns(self, mesh: Any) -> None:
         """This actor spawned a mesh, which ends with it."""
@@ -348,25 +387,39 @@ class Runner:
             self.meshes = []
         self.meshes.append(mesh)
 
-    async def _finish(self) -> None:
-        if self._concurrent:
-            await asyncio.wait(list(self._concurrent))
+    async def _finish(self, *, cleans_up: bool = True) -> None:
+        """The last steps: what it owns is stopped, threads get a while to end, `__cleanup__` runs, the owner hears of it."""
+        self._finishing = True
+        handling.set(self)
+        reason = self._stopping or "stopped"
+        task = asyncio.current_task()
+        while task is not None and task.cancelling():
+            task.uncancel()
+        await self._concurrent_done()
         for mesh in reversed(self.meshes or ()):
             try:
-                await mesh.stop(f"its owner {self.name} ended")
+                await mesh.stop(f"its owner {self.hosted.rank_name(self.rank)} ended: {reason}")
             except Exception as error:
                 self.hosted.warn(f"stopping {mesh!r}, owned by {self.name}: {error}")
-        cleanup = getattr(type(self.instance), "__cleanup__", None)
+        if self._in_threads:
+            await asyncio.wait(self._in_threads, timeout=self.hosted.runtime.threads_wait_s())
+        cleanup = getattr(type(self.instance), "__cleanup__", None) if cleans_up else None
         if cleanup is not None:
             try:
                 async with asyncio.timeout(self.hosted.cleanup_timeout_s):
-                    await cleanup(self.instance, None)
+                    await cleanup(self.instance, self._error)
             except Exception as error:
-                self.hosted.warn(f"__cleanup__ of {self.name} {dict(self.point)}: {error!r}")
-        self._close_threads()
-        self.hosted.stopped(self, self._stopping or "stopped")
-
-    def _close_threads(self) -> None:
+                self.hosted.warn(f"__cleanup__ of {self.hosted.rank_name(self.rank)}: {error!r}")
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
             self._threads = None
+        self.hosted.ended(self, reason, failed=self._error is not None)
+        # The instance may hold much, and whoever holds its handle must not keep it.
+        self.instance = None
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None  # a thread

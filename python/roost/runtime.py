@@ -8,12 +8,15 @@ import os
 import pickle
 import sys
 import threading
+import time
+from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from roost import config as _config
 from roost._roost import Done, Node
 from roost.context import handling
 from roost.dead_letters import DeadLetters, Job
+from roost.errors import StoppedError
 from roost.hearing import Hearing
 from roost.membership import Members
 from roost.ports import Ports, Streams
@@ -22,11 +25,12 @@ from roost.sharing import Sharing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from contextvars import Context
 
     from roost._roost import Control
     from roost.events import EventStream
     from roost.failure import Event, Failure
-    from roost.mesh import ActorMesh
+    from roost.mesh import ActorMesh, ProcMesh
     from roost.owning import OwnedMesh
     from roost.runner import Runner
     from roost.shape import Shape
@@ -34,6 +38,9 @@ if TYPE_CHECKING:
 __all__ = ["Job", "Runtime", "current", "decode_sizes", "encode_sizes", "running"]
 
 T = TypeVar("T")
+
+# Meshes that have ended and can still be asked for their states, or stopped once more.
+_RETIRED_MAX = 1000
 
 _logger = logging.getLogger("roost")
 
@@ -74,11 +81,14 @@ class Runtime:
         self.sharing = Sharing(self)
         self.hosting = Hosting(self)
         self.owned: dict[int, OwnedMesh] = {}
+        self._retired: deque[int] = deque()
         self.job_subscribers: list[EventStream] = []
+        # Constructors' messages that the host is to keep, until the end of this turn of the loop.
+        self.unrecorded: list[tuple[int, int, bytes]] = []
         self._kept: set[asyncio.Task[Any]] = set()
         self._system_handlers: dict[str, Callable[[int, int, list[tuple[int, int]], bytes], None]] = {
-            ".spawn": self.hosting.spawn, ".stop": self.hosting.stop, ".early": self.hosting.early, ".state": self._state,
-            ".letter": self.letters.came_back, ".streamed": self.streams.took, ".released": self.sharing.given_back,
+            ".spawn": self.hosting.spawn, ".stop": self.hosting.stop, ".restart": self.hosting.restart,
+            ".early": self.hosting.early, ".state": self._state, ".letter": self.letters.came_back, ".streamed": self.streams.took, ".released": self.sharing.given_back,
             ".forgotten": self.sharing.forget,
         }  # fmt: skip
         # The last hook before the root, of `roost.run`.
@@ -86,6 +96,8 @@ class Runtime:
         # Set when this process, or the thread that drives the loop of a plain script, is to end.
         self.stopping: asyncio.Event | None = None
         self.stop_reason = ""
+        # When SIGTERM comes, in seconds of the monotonic clock: one deadline for everything below.
+        self.stop_deadline: float | None = None
         self.exit_code: int | None = None
         self.closed = False
         # Keeps the generator that ends the job with the loop, or the thread that drives it.
@@ -97,6 +109,37 @@ class Runtime:
         """Whether this process is the root of the job."""
         return self.owner == self.proc
 
+    @property
+    def ending(self) -> bool:
+        """Whether this process is about to end: nothing starts in it any more."""
+        return self.closed or (self.stopping is not None and self.stopping.is_set())
+
+    def grace_left_s(self) -> float:
+        """The time that a stop has which begins now."""
+        if self.stop_deadline is None:
+            return self.config.grace_s
+        return max(0.0, self.stop_deadline - time.monotonic())
+
+    def threads_wait_s(self) -> float:
+        """How long the end of an actor waits for its threads: the rest of the grace is for its `__cleanup__`."""
+        return max(0.0, self.grace_left_s() - self.config.cleanup_timeout_s)
+
+    # Meshes that this process owns ---------------------------------------------------------------------------------------
+    def own(self, record: OwnedMesh, handle: ProcMesh | ActorMesh) -> None:
+        """A mesh was asked for."""
+        self.owned[record.id] = record
+        if record.owner_runner is not None:
+            record.owner_runner.owns(handle)
+
+    def retire(self, record: OwnedMesh) -> None:
+        """A mesh has ended for good: it is remembered until many others have."""
+        self._retired.append(record.id)
+        while len(self._retired) > _RETIRED_MAX:
+            old = self.owned.get(self._retired.popleft())
+            if old is not None and all(one.heard for one in old.all_unheard()):
+                del self.owned[old.id]
+                self.members.forget(old)
+
     # Life ----------------------------------------------------------------------------------------------------------------
     def open(self) -> None:
         """Join the loop of this thread."""
@@ -107,7 +150,7 @@ class Runtime:
             "offer": self.sharing.offer, "released": self.sharing.release_soon,
             "reply": Reply, "gathered_reply": GatheredReply, "pack": calls.pack, "begin": calls.begin,
             "elsewhere": calls.elsewhere, "errored": calls.errored, "unloadable": calls.unloadable, "refused": calls.refused,
-            "bounded": calls.bounded, "handling": handling.get, "connect": self.control.connect, "system": self._system,
+            "bounded": calls.bounded, "stopped": self.raise_stopped, "undelivered": self.letters.bounced, "handling": handling.get, "connect": self.control.connect, "system": self._system,
             "cancelled": lambda runner, message: runner.cancel(message), "port_item": self.ports.came,
             "port_taken": self.ports.took, "broken": self._broken, "room": calls.room, "sent": Done(),
             "too_large": calls.too_large,
@@ -137,9 +180,9 @@ class Runtime:
         """Run a coroutine on the loop and wait for it on this other thread."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result()
 
-    def keep(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def keep(self, work: Coroutine[Any, Any, Any], scope: Context | None = None) -> asyncio.Task[Any]:
         """Run a task of our own and hold on to it."""
-        task = self.loop.create_task(work)
+        task = self.loop.create_task(work, context=scope)
         self._kept.add(task)
         task.add_done_callback(self._kept.discard)
         return task
@@ -151,10 +194,8 @@ class Runtime:
 
     async def shut_down(self, reason: str) -> None:
         """Stop every mesh in order, then close."""
-        live = {
-            record.id for record, _ in self.members.owned.values() if any(state not in ("failed", "stopped") for state in record.states_now())
-        }
-        stops = [mesh.stop(mesh.whole, reason) for mesh in reversed(list(self.owned.values())) if mesh.id in live]
+        roots = [mesh for mesh in self.owned.values() if mesh.owner_runner is None and mesh.is_root]
+        stops = [mesh.stop(mesh.whole, reason) for mesh in reversed(roots)]
         for stop in stops:
             try:
                 await stop
@@ -198,7 +239,7 @@ class Runtime:
     def _state(self, mesh: int, _sender: int, _ranks: list[tuple[int, int]], payload: bytes) -> None:
         record = self.owned.get(mesh)
         if record is not None:
-            record.news(payload)
+            record.hear_news(payload)
 
     def send_state(self, owner: int, mesh: int, payload: bytes) -> None:
         """Tell the owner of a mesh how its actors here are."""
@@ -247,6 +288,12 @@ class Runtime:
             future = self.loop.create_future()
             self.node.when_room(future)
             await future
+
+    def raise_stopped(self, mesh: ActorMesh) -> None:
+        """A verb on a mesh that this process has stopped."""
+        record = self.owned.get(mesh._id)
+        reason = None if record is None else record.mesh_stopped
+        raise StoppedError(f"{mesh._name} stopped: {reason or 'stopped'}")
 
     def exit(self, ending: SystemExit) -> None:
         """An endpoint raised SystemExit: this process ends with its code, in order."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import threading
+import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +26,18 @@ if TYPE_CHECKING:
 
 __all__ = ["run_proc"]
 
+# How often the end of a process looks whether its last words are written.
+_FLUSH_S = 0.005
+
 
 def run_proc(spec: dict[str, Any], control: Control, data_fd: int, started_page_fd: int) -> int:
     """Be a proc until asked to stop; called by `roost._proc` in a fresh process."""
     _config.use(_config.Config.from_builtins(spec["config"]))
     if spec.get("cpus"):
         os.sched_setaffinity(0, spec["cpus"])
-    return uvloop.run(_live(spec, control, data_fd, started_page_fd))
+    code = uvloop.run(_live(spec, control, data_fd, started_page_fd))
+    _runtime.install(None)
+    return code
 
 
 async def _live(spec: dict[str, Any], control: Control, data_fd: int, started_page_fd: int) -> int:
@@ -58,19 +65,35 @@ async def _live(spec: dict[str, Any], control: Control, data_fd: int, started_pa
         runtime.hosting.spawn(mesh, owner, ranks, packed)
     control.up()
     await runtime.stopping.wait()
+    if runtime.exit_code is not None:
+        # Nobody else sees to it that this process ends when a thread does not.
+        _end_anyway(runtime.exit_code, runtime.config.grace_s)
     await _stop(runtime)
     return runtime.exit_code or 0
+
+
+def _end_anyway(code: int, grace_s: float) -> None:
+    """End the process after a while, whatever still runs in it."""
+
+    def end() -> None:
+        time.sleep(grace_s)
+        os._exit(code)
+
+    threading.Thread(target=end, name="roost-exit", daemon=True).start()
 
 
 async def _stop(runtime: Runtime) -> None:
     """End in order: actors in reverse order of their start, then what is still to be written."""
     reason = runtime.stop_reason or "its proc ended"
     for hosted in reversed(list(runtime.hosting.meshes.values())):
-        runners = list(hosted.runners.values())
-        for runner in runners:
-            runner.stop(reason)
-        tasks = [runner.task for runner in runners if runner.task is not None]
+        stopped = [hosted.stop_rank(rank, reason) for rank in hosted.cells]
+        tasks = [runner.task for runner in stopped if runner is not None and runner.task is not None]
         if tasks:
-            await asyncio.wait(tasks)
+            await asyncio.wait(tasks, timeout=runtime.grace_left_s())
+    # What the actors said last is sent in the next turn of the loop.
     await asyncio.sleep(0)
+    runtime.node.flush()
+    end = runtime.loop.time() + runtime.grace_left_s()
+    while runtime.node.has_unsent() and runtime.loop.time() < end:
+        await asyncio.sleep(_FLUSH_S)
     runtime.close_proc()

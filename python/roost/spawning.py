@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from roost import serialize
 from roost.failure import Bind, Restart
-from roost.hosting import pack_spawn
+from roost.constructing import pack
 from roost.mesh import ActorMesh, ProcMesh, check_actor_class
 from roost.owned_actors import OwnedActors
 from roost.owned_procs import OwnedProcs
@@ -63,8 +63,7 @@ def spawn_procs(
     """
     if spares:
         raise ValueError("spares are not there yet: leave spares= out")
-    if restart is not None and not isinstance(restart, Restart):
-        raise TypeError(f"restart={restart!r}: give a roost.Restart(limit=…, within_s=…)")
+    _checked_policy(restart)
     runtime.check_usable()
     whole = Shape(per_host or {})
     request = _Request(runtime, name or "procs", whole, env, tuple(preload), bind, start, gpus_per_proc, setup)
@@ -76,11 +75,9 @@ def spawn_procs(
     asks = any(callable(one) for one in (env, bind)) or callable(start)
     record.ask = request.of_proc if asks else None
     handle = ProcMesh._make(mesh, request.name, runtime.proc, whole, whole, procs)
-    runtime.owned[mesh] = record
+    runtime.own(record, handle)
     runtime.members.own(record)
-    runtime.members.note(handle)
-    if record.owner_runner is not None:
-        record.owner_runner.owns(handle)
+    runtime.members.note_procs(handle)
     runtime.on_loop(lambda: _start_procs(runtime, record, ranks, request.template(), logs, asks))
     return handle
 
@@ -104,29 +101,32 @@ def spawn_actors(
     kind = check_actor_class(actor, name, args, kwargs)
     per_proc = Shape(options.get("per_proc") or {})
     parent = runtime.owned.get(procs._id)
+    policy = _checked_policy(options.get("restart"))
     waits = parent is not None and getattr(parent.policy, "while_down", "fail") == "wait"  # type: ignore[attr-defined]
     mesh = random.getrandbits(63) | 1
     handle = ActorMesh._make(mesh, name, runtime.proc, procs, per_proc, None, kind, waits)
-    packed = pack_spawn(handle, args, kwargs, {"cleanup_timeout_s": options.get("cleanup_timeout_s")})
+    packed = pack(handle, args, kwargs, {"cleanup_timeout_s": options.get("cleanup_timeout_s"), "restart": policy})
     if len(packed) > runtime.config.message_bytes_max:
         runtime.calls.too_large(len(packed))
     record = OwnedActors(
         runtime, mesh, name, handle._whole, options.get("supervise"), procs._members(), len(per_proc), f"{kind.__module__}.{kind.__qualname__}"
     )
-    record.cleanup_extra_s = max(0.0, options.get("cleanup_timeout_s") or 0.0)
-    runtime.owned[mesh] = record
-    if record.owner_runner is not None:
-        record.owner_runner.owns(handle)
+    record.cleanup_extra_s = max(0.0, (options.get("cleanup_timeout_s") or 0.0) - runtime.config.cleanup_timeout_s)
+    record.policy = policy
+    runtime.own(record, handle)
     runtime.on_loop(lambda: _start_actors(runtime, record, procs, packed))
     return handle
 
 
 def _start_actors(runtime: Runtime, record: OwnedActors, procs: ProcMesh, packed: bytes) -> None:
-    runtime.members.note(procs)
+    runtime.members.note_procs(procs)
+    runtime.members.move_in(record)
     parent = runtime.owned.get(procs._id)
     if parent is not None:
         record.on = parent  # type: ignore[assignment]
         parent.actors.append(record)  # type: ignore[attr-defined]
+        if parent.mesh_stopped is not None:
+            record.mark_stopped(parent.mesh_stopped)
     for place, proc in enumerate(record.procs):
         run = (0, record.per, 1, place * record.per, 1)
         ranks = [(slot, place * record.per + slot) for slot in range(record.per)]
@@ -136,8 +136,27 @@ def _start_actors(runtime: Runtime, record: OwnedActors, procs: ProcMesh, packed
         elif proc == runtime.proc:
             runtime.hosting.spawn(record.id, runtime.proc, ranks, packed)
         else:
-            runtime.control.record_actor([proc], record.id, pickle.dumps((record.id, runtime.proc, ranks, packed), 5))
+            _record(runtime, (proc, record.id, pickle.dumps((record.id, runtime.proc, ranks, packed), 5)))
             runtime.send_system(proc, record.id, ".spawn", packed, [run])
+
+
+def _record(runtime: Runtime, record: tuple[int, int, bytes]) -> None:
+    """Have the host keep a constructor's message; those of one turn of the loop go together."""
+    runtime.unrecorded.append(record)
+    if len(runtime.unrecorded) == 1:
+        runtime.loop.call_soon(_record_all, runtime)
+
+
+def _record_all(runtime: Runtime) -> None:
+    records, runtime.unrecorded = runtime.unrecorded, []
+    if not runtime.closed:
+        runtime.control.record_actors(records)
+
+
+def _checked_policy(restart: object) -> Restart | None:
+    if restart is not None and not isinstance(restart, Restart):
+        raise TypeError(f"restart={restart!r}: give a roost.Restart(limit=…, within_s=…)")
+    return restart
 
 
 class _Request:

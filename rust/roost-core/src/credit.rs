@@ -159,6 +159,20 @@ impl SendWindows {
             .is_some_and(|sender| sender.has_room(self.window))
     }
 
+    /// How many actors there are.
+    pub const fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// What was ever sent to this actor.
+    #[inline]
+    pub fn sent(&self, slot: u32) -> Amount {
+        self.slots
+            .get(slot as usize)
+            .map(|sender| sender.sent)
+            .unwrap_or_default()
+    }
+
     /// Takes credit for one message to this actor, if there is some.
     #[inline]
     pub fn take(&mut self, slot: u32, bytes: u64) -> bool {
@@ -304,6 +318,11 @@ impl QueueBound {
         }
         self.waiting.add(bytes);
         Ok(())
+    }
+
+    /// Counts a message in that must not be refused any more: room was asked for before, or it is one of Roost's own.
+    pub fn admit(&mut self, bytes: u64) {
+        self.waiting.add(bytes);
     }
 
     /// Counts a message out: sent, cancelled or returned.

@@ -48,15 +48,15 @@ pub(crate) enum Put {
     Queued,
     /// Queued, and this future must be set, with no lock held, so that the actor looks.
     Wake(Py<PyAny>),
-    /// The actor has ended: the message comes back with the reason.
-    Ended(Mail, Py<PyBytes>),
+    /// The actor has ended: the message goes back with the reason, and its credit too.
+    Ended(Mail, Py<PyBytes>, Option<Amount>),
 }
 
 /// What a cancel found.
 pub(crate) enum Cancelled {
     Nothing,
-    /// It had not started; it is gone.
-    Queued(Mail),
+    /// It had not started; it is gone, and this is the credit to send, when it is time for one.
+    Queued(Mail, Option<Amount>),
     /// It runs: Python must cancel its task.
     Running { runner: Py<PyAny>, message: Py<Message> },
 }
@@ -73,12 +73,13 @@ impl Cell {
     /// Put a message in.
     pub(crate) fn put(&self, py: Python<'_>, mail: Mail) -> Put {
         let mut state = self.state();
-        if let Some(reason) = &state.ended {
-            return Put::Ended(mail, reason.clone_ref(py));
-        }
         if let Some(window) = Self::window(&mut state, &mail) {
             // A sender that passes its window is held back by the session's bound; its message is taken all the same.
             let _ = window.enter(Amount::MAILBOX, mail.bytes);
+        }
+        if let Some(reason) = state.ended.as_ref().map(|reason| reason.clone_ref(py)) {
+            let credit = Self::taken(&mut state, &mail);
+            return Put::Ended(mail, reason, credit);
         }
         state.mailbox.push_back(mail);
         match state.waiter.take() {
@@ -92,7 +93,9 @@ impl Cell {
         let mut state = self.state();
         let same = |mail: &Mail| mail.call == call && mail.sender == sender && (rank == u32::MAX || mail.rank == rank);
         if let Some(at) = state.mailbox.iter().position(same) {
-            return state.mailbox.remove(at).map_or(Cancelled::Nothing, Cancelled::Queued);
+            let Some(mail) = state.mailbox.remove(at) else { return Cancelled::Nothing };
+            let credit = Self::taken(&mut state, &mail);
+            return Cancelled::Queued(mail, credit);
         }
         let found = state.running.iter().find(|message| same(&message.get().mail)).map(|message| message.clone_ref(py));
         match (found, &state.runner) {
@@ -128,7 +131,9 @@ impl Cell {
 
     /// Count a message out of the mailbox; the credit to send when it is time for one.
     fn taken(state: &mut CellState, mail: &Mail) -> Option<Amount> {
-        Self::window(state, mail)?.take(Amount::MAILBOX, mail.bytes)
+        let window = Self::window(state, mail)?;
+        // One that was in the mailbox when its sender's next incarnation came belongs to a window that is gone.
+        if window.waiting().messages == 0 { None } else { window.take(Amount::MAILBOX, mail.bytes) }
     }
 }
 
@@ -174,32 +179,44 @@ impl Cell {
         drop(old);
     }
 
-    /// End the actor: what waits in the mailbox, and what comes later, is answered with `reason` (a pickled `Failure`).
+    /// End the actor: what waits in the mailbox, and what comes later, is answered with `reason` (see `Hosting`).
     fn close(&self, py: Python<'_>, reason: &Bound<'_, PyBytes>) -> PyResult<()> {
-        let (mailbox, waiter) = {
+        let (mailbox, waiter, credits) = {
             let mut state = self.state();
             if state.ended.is_none() {
                 state.ended = Some(reason.clone().unbind());
             }
-            (std::mem::take(&mut state.mailbox), state.waiter.take())
+            let mailbox = std::mem::take(&mut state.mailbox);
+            let credits: Vec<Option<Amount>> = mailbox.iter().map(|mail| Self::taken(&mut state, mail)).collect();
+            (mailbox, state.waiter.take(), credits)
         };
         if let Some(waiter) = waiter {
             wake(py, &waiter)?;
         }
-        for mail in mailbox {
-            self.node.get().bounce(py, &mail, reason)?;
+        let node = self.node.get();
+        for (mail, credit) in mailbox.iter().zip(credits) {
+            if let Some(amount) = credit {
+                node.grant(py, (mail.sender, mail.incarnation), (self.mesh, self.slot), amount)?;
+            }
+            node.bounce(py, mail, reason)?;
         }
         Ok(())
     }
 
-    /// Forget the runner, so that a stopped actor keeps nothing alive.
-    fn release(&self) {
+    /// The actor starts again: messages are queued from now on.
+    fn reopen(&self) {
+        let reason = self.state().ended.take();
+        drop(reason);
+    }
+
+    /// Forget the runner, so that a stopped actor keeps nothing alive. The messages that still run.
+    fn release(&self) -> Vec<Py<Message>> {
         let (runner, running) = {
             let mut state = self.state();
             (state.runner.take(), std::mem::take(&mut state.running))
         };
-        drop(running);
         drop(runner);
+        running
     }
 
     /// The endpoints that run, and how many messages wait.

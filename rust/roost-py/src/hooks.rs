@@ -34,6 +34,8 @@ pub(crate) struct Hooks {
     pub(crate) unloadable: Py<PyAny>,
     /// `refused(sink or None, verb, [(proc, ranks)])`: procs of the mesh that are gone.
     pub(crate) refused: Py<PyAny>,
+    /// `stopped(mesh)`: raises, since this process stopped that mesh of its own.
+    pub(crate) stopped: Py<PyAny>,
     /// `bounded(reply, call, deadline in ns)`: this call has a deadline.
     pub(crate) bounded: Py<PyAny>,
     /// `handling.get`: the message that the running endpoint handles.
@@ -44,6 +46,8 @@ pub(crate) struct Hooks {
     pub(crate) system: Py<PyAny>,
     /// `cancelled(runner, message)`: a caller cancelled a running message.
     pub(crate) cancelled: Py<PyAny>,
+    /// `undelivered(sender, endpoint, reason)`: a broadcast that its actor did not take.
+    pub(crate) undelivered: Py<PyAny>,
     /// `port_item(port, sender, status, payload)`.
     pub(crate) port_item: Py<PyAny>,
     /// `broken(proc, text)`: the connection carries bytes that are no frames of ours.
@@ -96,6 +100,8 @@ impl Hooks {
             unloadable: get("unloadable")?,
             refused: get("refused")?,
             bounded: get("bounded")?,
+            stopped: get("stopped")?,
+            undelivered: get("undelivered")?,
             handling: get("handling")?,
             connect: get("connect")?,
             system: get("system")?,

@@ -1,5 +1,6 @@
 //! What comes in on the data lane: frames are taken where they lie, and each becomes an [`Action`] or goes to a mailbox.
 
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -14,16 +15,17 @@ use crate::hooks::Hooks;
 use crate::message::Mail;
 use crate::node::{Action, Node, State};
 use crate::payload::{Part, Payload};
-use crate::peer::{Sent, Stalled, Standing};
-use crate::pending::{Answers, Orphans, Pending};
+use crate::outgoing::Outgoing;
+use crate::peer::{Stalled, Standing};
+use crate::pending::{Answers, Letter, Orphans, UNSENT};
 
 /// What `lost` gives to Python.
-pub(crate) type Lost = (Vec<(Py<PyAny>, Vec<u32>, bool)>, Vec<(u64, Vec<u32>, String)>);
+pub(crate) type Lost = (Vec<(Py<PyAny>, Vec<u32>, bool)>, Vec<(u64, u32, u32, String, bool)>);
 
 /// What a death leaves.
 pub(crate) struct Losses {
     orphans: Vec<Orphans>,
-    letters: Vec<(u64, Vec<u32>, String)>,
+    letters: Vec<Letter>,
 }
 
 impl Node {
@@ -49,8 +51,7 @@ impl Node {
 
     /// Read everything that this proc's incarnation sent before it ended, then give up on what it did not answer.
     ///
-    /// Returns [(sink, ranks, whether they may have been executed)]; broadcasts that were not delivered come as
-    /// [(mesh, ranks, endpoint)]. With `again`, messages that wait for the next incarnation stay.
+    /// What it returns is said at `Node::lost`.
     pub(crate) fn lose(&self, py: Python<'_>, proc: u64, incarnation: u32, started: i64, again: bool, gone: bool) -> PyResult<Lost> {
         self.drain(py, proc, incarnation)?;
         let mut actions = Vec::new();
@@ -61,7 +62,7 @@ impl Node {
         self.act(py, actions)?;
         Ok((
             lost.orphans.into_iter().map(|one| (one.sink, one.ranks, one.maybe_executed)).collect(),
-            lost.letters,
+            lost.letters.into_iter().map(|one| (one.mesh, one.slot, one.rank, one.name, one.maybe_executed)).collect(),
         ))
     }
 
@@ -74,10 +75,7 @@ impl Node {
             for proc in pending.procs() {
                 state.cancel_at(py, proc, call, &mut actions);
             }
-            actions.push(Action::Drop(vec![pending.sink]));
-            if let Some(again) = pending.again {
-                actions.push(Action::Drop(vec![again.payload.pickle.into_any()]));
-            }
+            actions.push(Action::Drop(pending.into_python()));
         }
         self.act(py, actions)
     }
@@ -322,7 +320,12 @@ impl State {
         match cell.get().put(py, mail) {
             Put::Queued => {}
             Put::Wake(waiter) => actions.push(Action::Wake(waiter)),
-            Put::Ended(mail, reason) => actions.push(Action::Bounce { mail, reason }),
+            Put::Ended(mail, reason, credit) => {
+                if let Some(amount) = credit {
+                    actions.push(Action::Grant { to: (mail.sender, mail.incarnation), actor: (mesh, slot), amount });
+                }
+                actions.push(Action::Bounce { mail, reason });
+            }
         }
     }
 
@@ -337,18 +340,15 @@ impl State {
         actions: &mut Vec<Action>,
     ) {
         // A call that was cancelled or timed out meanwhile is not there any more, and its answer is of no use.
-        let Some(pending) = self.pending.get_mut(&call) else {
-            if call == 0 && status == ReplyStatus::Dropped {
-                actions.push(Action::System { name: ".letter".to_owned(), mesh: 0, sender: 0, ranks: vec![(0, rank)], payload });
-            }
-            return;
-        };
+        let Some(pending) = self.pending.get_mut(&call) else { return };
         let many = matches!(pending.answers, Answers::Many { .. });
         let last = status != ReplyStatus::Item && pending.answered(rank);
         let sink = if last {
-            let Some(done) = self.pending.remove(&call) else { return };
-            if let Some(again) = done.again {
-                actions.push(Action::Drop(vec![again.payload.pickle.into_any()]));
+            let Some(mut done) = self.pending.remove(&call) else { return };
+            if !done.again.is_empty() {
+                let again = std::mem::take(&mut done.again);
+                let pickles = again.into_iter().map(|(_, message)| message.payload.pickle.into_any());
+                actions.push(Action::Drop(pickles.collect()));
             }
             done.sink
         } else {
@@ -368,7 +368,13 @@ impl State {
             for cell in hosted.cells.iter().flatten() {
                 match cell.get().cancel(py, sender, cancel.call, cancel.rank) {
                     Cancelled::Nothing => {}
-                    Cancelled::Queued(mail) => actions.push(Action::Drop(vec![mail.payload.pickle.into_any()])),
+                    Cancelled::Queued(mail, credit) => {
+                        if let Some(amount) = credit {
+                            let actor = (cell.get().mesh, cell.get().slot);
+                            actions.push(Action::Grant { to: (mail.sender, mail.incarnation), actor, amount });
+                        }
+                        actions.push(Action::Drop(vec![mail.payload.pickle.into_any()]));
+                    }
                     Cancelled::Running { runner, message } => actions.push(Action::Cancelled { runner, message }),
                 }
             }
@@ -383,7 +389,7 @@ impl State {
             return;
         }
         let Some(peer) = self.peers.get_mut(&proc) else { return };
-        let mut dropped: Vec<crate::outgoing::Outgoing> = Vec::new();
+        let mut dropped: Vec<Outgoing> = Vec::new();
         let mut kept = std::collections::VecDeque::new();
         for message in std::mem::take(&mut peer.backlog) {
             if message.call == call { dropped.push(message) } else { kept.push_back(message) }
@@ -404,17 +410,12 @@ impl State {
     }
 
     /// Send a message that waited for credit and now has it.
-    fn send_credited(&mut self, py: Python<'_>, proc: u64, message: crate::outgoing::Outgoing, actions: &mut Vec<Action>) {
+    fn send_credited(&mut self, py: Python<'_>, proc: u64, message: Outgoing, actions: &mut Vec<Action>) {
         if let Some(peer) = self.peers.get_mut(&proc) {
             peer.bound.leave(message.bytes);
         }
         self.made_room(actions);
-        let call = message.call;
-        if let Ok(Sent::Number(number)) = self.send(py, proc, message, true, actions) {
-            if let Some(pending) = self.pending.get_mut(&call) {
-                pending.sent(proc, number);
-            }
-        }
+        self.send(py, proc, message, true, actions);
     }
 
     /// Frames that had no room, or no segment, may have it now; in their order.
@@ -426,13 +427,8 @@ impl State {
             match frame {
                 Stalled::Message(message, credited) => {
                     peer.bound.leave(message.bytes);
-                    let call = message.call;
-                    // What does not go waits again, behind what stalled before it; its place in the bound was its own.
-                    if let Ok(Sent::Number(number)) = self.send(py, proc, message, credited, actions) {
-                        if let Some(pending) = self.pending.get_mut(&call) {
-                            pending.sent(proc, number);
-                        }
-                    }
+                    // What does not go waits again, behind what stalled before it.
+                    self.send(py, proc, message, credited, actions);
                 }
                 Stalled::Reply(header, payload) => {
                     if !link.stalled.is_empty() || link.push(py, proc, &header, &payload).is_err() {
@@ -462,42 +458,42 @@ impl State {
         actions: &mut Vec<Action>,
     ) -> Losses {
         let mut losses = Losses { orphans: Vec::new(), letters: Vec::new() };
+        let started = u64::try_from(started).ok();
         let Some(peer) = self.peers.get_mut(&proc) else { return losses };
         peer.standing = if gone { Standing::Gone } else { Standing::Down };
-        let same = peer.incarnation == incarnation;
-        let link = if same { peer.link.take() } else { None };
-        let mut waiting: Vec<crate::outgoing::Outgoing> = std::mem::take(&mut peer.backlog).into();
+        let link = if peer.incarnation == incarnation { peer.link.take() } else { None };
+        let mut waiting: Vec<Outgoing> = std::mem::take(&mut peer.backlog).into();
+        peer.bound = roost_core::credit::QueueBound::new(self.queue);
+        let mut kept = Vec::new();
         if let Some(mut link) = link {
-            let known = u64::try_from(started).unwrap_or(0);
-            link.session.undelivered(known, &mut |frame: Frame<'_>| {
-                if let Content::Message(header, _) = frame.content {
-                    if header.call == 0 && !header.endpoint.starts_with('.') {
-                        let ranks = header.runs.targets().map(|(_, rank)| rank).collect();
-                        losses.letters.push((header.mesh.get(), ranks, header.endpoint.to_owned()));
-                    }
-                }
-            });
+            (kept, losses.letters) = link.take_awaited(started, again);
             waiting.extend(link.take_waiting());
             actions.push(Action::Ended { fd: link.raw_fd() });
         }
-        peer.bound = roost_core::credit::QueueBound::new(self.queue);
-        let keeps = |message: &crate::outgoing::Outgoing| again && message.wait_while_down;
-        let (mut kept, returned): (Vec<_>, Vec<_>) = waiting.into_iter().partition(keeps);
-        for message in returned {
-            if message.call == 0 && !message.name.starts_with('.') {
-                let ranks = message.runs.as_runs().targets().map(|(_, rank)| rank).collect();
-                losses.letters.push((message.mesh.get(), ranks, message.name.to_string()));
+        for message in waiting {
+            if again && message.wait_while_down {
+                kept.push(message);
+                continue;
+            }
+            if message.is_broadcast() {
+                losses.letters.extend(message.runs.as_runs().targets().map(|(slot, rank)| Letter {
+                    mesh: message.mesh.get(),
+                    slot,
+                    rank,
+                    name: message.name.to_string(),
+                    maybe_executed: false,
+                }));
             }
             actions.push(Action::Drop(vec![message.payload.pickle.into_any()]));
         }
         self.orphan(py, proc, started, again, &mut kept, &mut losses, actions);
-        kept.sort_by_key(|message| message.call);
+        kept.sort_by_key(|message| message.order);
         let Some(peer) = self.peers.get_mut(&proc) else { return losses };
         for message in kept {
-            if peer.bound.enter(message.bytes).is_ok() {
-                peer.backlog.push_back(message);
-            }
+            peer.bound.admit(message.bytes);
+            peer.backlog.push_back(message);
         }
+        self.made_room(actions);
         losses
     }
 
@@ -507,30 +503,36 @@ impl State {
         &mut self,
         py: Python<'_>,
         proc: u64,
-        started: i64,
+        started: Option<u64>,
         again: bool,
-        kept: &mut Vec<crate::outgoing::Outgoing>,
+        kept: &mut Vec<Outgoing>,
         losses: &mut Losses,
         actions: &mut Vec<Action>,
     ) {
-        let waiting: std::collections::HashSet<u64> = kept.iter().map(|message| message.call).collect();
+        let mut waiting: HashMap<u64, Vec<u32>> = HashMap::new();
+        for message in kept.iter().filter(|message| message.call != 0) {
+            waiting.entry(message.call).or_default().extend(message.runs.as_runs().targets().map(|(_, rank)| rank));
+        }
         let mut ended = Vec::new();
         for (&call, pending) in &mut self.pending {
-            let Some((ranks, sequence)) = pending.on(proc) else { continue };
-            if waiting.contains(&call) {
-                continue;
-            }
-            let unsent = sequence == crate::pending::UNSENT;
-            let not_started = unsent || i128::from(sequence) > i128::from(started) && started >= 0;
-            if again && not_started {
-                if let Some(message) = &pending.again {
-                    kept.push(message.clone_ref(py));
-                    pending.sent(proc, crate::pending::UNSENT);
+            let Some((mut ranks, sequence)) = pending.on(proc) else { continue };
+            let is_one = matches!(pending.answers, Answers::One { .. });
+            if let Some(waiting) = waiting.get(&call) {
+                ranks.retain(|rank| !waiting.contains(rank));
+                if is_one || ranks.is_empty() {
                     continue;
                 }
             }
-            let many = matches!(pending.answers, Answers::Many { .. });
-            let mut last = !many;
+            let not_started = sequence == UNSENT || started.is_some_and(|started| sequence > started);
+            if again && not_started && pending.again.iter().any(|(to, _)| *to == proc) {
+                let to = pending.again.iter().filter(|(to, _)| *to == proc);
+                kept.extend(to.filter_map(|(_, message)| {
+                    if is_one { Some(message.clone_ref(py)) } else { message.for_ranks(py, &ranks) }
+                }));
+                pending.unsent(proc);
+                continue;
+            }
+            let mut last = is_one;
             for &rank in &ranks {
                 last = pending.answered(rank);
             }
@@ -541,18 +543,10 @@ impl State {
         }
         for call in ended {
             if let Some(pending) = self.pending.remove(&call) {
-                actions.push(Action::Drop(dropped(pending)));
+                actions.push(Action::Drop(pending.into_python()));
             }
         }
     }
-}
-
-fn dropped(pending: Pending) -> Vec<Py<PyAny>> {
-    let mut gone = vec![pending.sink];
-    if let Some(again) = pending.again {
-        gone.push(again.payload.pickle.into_any());
-    }
-    gone
 }
 
 /// Where a frame came from.

@@ -177,6 +177,11 @@ impl Message {
         self.answer(py, ReplyStatus::End, &empty)
     }
 
+    /// Send the message back: its actor ended while it ran. `reason` is what its cell answers later messages with.
+    fn give_back(&self, py: Python<'_>, reason: Py<PyBytes>) -> PyResult<()> {
+        self.answer(py, ReplyStatus::Dropped, &Payload::plain(reason))
+    }
+
     /// Give no answer: the caller cancelled.
     fn drop(&self) {
         if !self.answered.swap(true, Ordering::Relaxed) {

@@ -51,6 +51,8 @@ pub(crate) struct State {
     pub(crate) meshes: IdMap<Hosted>,
     pub(crate) pending: IdMap<Pending>,
     pub(crate) next_call: u64,
+    /// Meshes of this process's own that were stopped: their verbs raise.
+    pub(crate) stopped: std::collections::HashSet<u64>,
     /// Procs with something to write.
     pub(crate) dirty: Vec<u64>,
     /// A frame was written in this turn of the loop: the next ones are collected and written together.
@@ -60,6 +62,8 @@ pub(crate) struct State {
     /// Messages for meshes that are not here yet.
     pub(crate) early: HashMap<u64, Vec<(u32, Mail)>>,
     pub(crate) queue: Amount,
+    /// Tables of endpoints by the address of the class's dict.
+    tables: HashMap<usize, (Py<PyDict>, Arc<Endpoints>)>,
     /// Shared memory that others sent.
     pub(crate) map: Option<Py<SegmentMap>>,
     /// Why the frame that was read last cannot be right.
@@ -94,6 +98,8 @@ pub(crate) enum Action {
     PortItem { port: u64, sender: u64, flags: u8, payload: Payload },
     /// The receiver of a port took so many values.
     PortTaken { port: u64, sender: u64, total: u64 },
+    /// Tell a sender that a message has left a mailbox without being started.
+    Grant { to: (u64, u32), actor: (u64, u32), amount: Amount },
     /// Messages that an ended actor did not take go back.
     Bounce { mail: Mail, reason: Py<PyBytes> },
     /// Hand the descriptor of a segment to a receiver.
@@ -192,8 +198,29 @@ impl Node {
 
     /// Send a message back whose actor has ended: to its caller, or as a dead letter.
     pub(crate) fn bounce(&self, py: Python<'_>, mail: &Mail, reason: &Bound<'_, PyBytes>) -> PyResult<()> {
+        if mail.call == 0 {
+            let name = mail.name_text(py);
+            self.hooks()?.undelivered.call1(py, (mail.sender, name, reason))?;
+            return Ok(());
+        }
         let payload = Payload::plain(reason.clone().unbind());
         self.answer(py, mail, ReplyStatus::Dropped, &payload)
+    }
+
+    /// The table of a class's endpoints; one for all meshes of the class.
+    fn endpoints_of(&self, endpoints: &Bound<'_, PyDict>) -> PyResult<Arc<Endpoints>> {
+        let key = endpoints.as_ptr() as usize;
+        if let Some((_, table)) = self.lock().tables.get(&key) {
+            return Ok(Arc::clone(table));
+        }
+        let mut table = Endpoints::new();
+        for (name, info) in endpoints.iter() {
+            table.insert(name.extract::<String>()?.into_bytes().into(), info.unbind());
+        }
+        let table = Arc::new(table);
+        // The dict is kept, so that its address stays its own.
+        self.lock().tables.insert(key, (endpoints.clone().unbind(), Arc::clone(&table)));
+        Ok(table)
     }
 
     /// Parts of received segments may have been let go: have their senders told.
@@ -244,6 +271,7 @@ impl Node {
             Action::PortTaken { port, sender, total } => {
                 hooks.port_taken.call1(py, (port, sender, total))?;
             }
+            Action::Grant { to, actor, amount } => self.grant(py, to, actor, amount)?,
             Action::Bounce { mail, reason } => self.bounce(py, &mail, reason.bind(py))?,
             Action::Offer { proc, offer } => {
                 hooks.offer.call1(py, (proc, offer.segment, offer.bytes, offer.fd.into_raw_fd()))?;
@@ -328,19 +356,11 @@ impl State {
         let Some(peer) = self.peers.get_mut(&proc) else { return };
         peer.bound.leave(message.bytes);
         self.made_room(actions);
-        let call = message.call;
-        match self.send(py, proc, message, false, actions) {
-            Ok(Sent::Number(number)) => {
-                if let Some(pending) = self.pending.get_mut(&call) {
-                    pending.sent(proc, number);
-                }
-            }
-            // It fitted the bound a moment ago.
-            Ok(Sent::Waits) | Err(_) => {}
-        }
+        self.send(py, proc, message, false, actions);
     }
 
-    /// Put a captured message on its way. `credited` says that its credit was taken already.
+    /// Put a captured message on its way. `credited` says that its credit was taken already. It is never refused: whether
+    /// there is room was asked before, and what came this far must not get lost.
     pub(crate) fn send(
         &mut self,
         py: Python<'_>,
@@ -348,57 +368,70 @@ impl State {
         message: Outgoing,
         credited: bool,
         actions: &mut Vec<Action>,
-    ) -> Result<Sent, roost_core::credit::QueueFullError> {
-        let Some(peer) = self.peers.get_mut(&proc) else { return Ok(Sent::Waits) };
+    ) -> Sent {
+        let Some(peer) = self.peers.get_mut(&proc) else { return Sent::Waits };
         let Some(link) = peer.link.as_mut().filter(|_| peer.standing == Standing::Live) else {
-            peer.bound.enter(message.bytes)?;
+            peer.bound.admit(message.bytes);
             peer.backlog.push_back(message);
-            return Ok(Sent::Waits);
+            return Sent::Waits;
         };
-        let mesh = message.mesh.get();
         // Roost's own messages enter no mailbox.
         let credited = credited || message.is_system();
         if !link.stalled.is_empty() {
-            peer.bound.enter(message.bytes)?;
+            peer.bound.admit(message.bytes);
             link.stalled.push_back(Stalled::Message(message, credited));
-            return Ok(Sent::Waits);
+            return Sent::Waits;
         }
-        if credited || link.take_credit(mesh, message.slots, message.runs.as_runs(), message.bytes) {
-            let pushed = link.push(py, proc, &message.header(), &message.payload);
-            if pushed.is_err() {
-                peer.bound.enter(message.bytes)?;
-                link.stalled.push_back(Stalled::Message(message, true));
-            } else {
-                actions.push(Action::Drop(vec![message.payload.pickle.into_any()]));
-            }
+        if credited || link.take_credit(message.mesh.get(), message.slots, message.runs.as_runs(), message.bytes) {
+            let sent = self.push(py, proc, message, actions);
             self.wrote(proc, actions);
-            return Ok(pushed.map_or(Sent::Waits, Sent::Number));
+            return sent;
         }
-        // One copy an actor, so that a slow one holds up nobody else.
-        let targets: Vec<(u32, u32)> = message.runs.as_runs().targets().collect();
-        if let [(slot, _)] = targets[..] {
-            peer.bound.enter(message.bytes)?;
+        if let Some((slot, _)) = message.runs.as_runs().one() {
+            peer.bound.admit(message.bytes);
             link.wait(slot, message);
-            return Ok(Sent::Waits);
+            return Sent::Waits;
         }
+        self.send_each(py, proc, message, actions)
+    }
+
+    /// Send one copy an actor, so that a slow one holds up nobody else.
+    fn send_each(&mut self, py: Python<'_>, proc: u64, message: Outgoing, actions: &mut Vec<Action>) -> Sent {
+        let targets: Vec<(u32, u32)> = message.runs.as_runs().targets().collect();
         for (slot, rank) in targets {
-            let mut one = message.clone_ref(py);
-            one.runs = roost_core::wire::RunsBuffer::new();
-            let run = roost_core::wire::Run { slot, count: 1, slot_stride: 1, rank, rank_stride: 1 };
-            // The run was part of a list that was checked.
-            let _ = one.runs.push(run);
-            if !link.take_credit(mesh, one.slots, one.runs.as_runs(), one.bytes) {
-                peer.bound.enter(one.bytes)?;
-                link.wait(slot, one);
-            } else if link.push(py, proc, &one.header(), &one.payload).is_ok() {
-                actions.push(Action::Drop(vec![one.payload.pickle.into_any()]));
+            let Some(one) = message.for_ranks(py, &[rank]) else { continue };
+            let Some(peer) = self.peers.get_mut(&proc) else { continue };
+            let Some(link) = peer.link.as_mut() else { continue };
+            if link.take_credit(one.mesh.get(), one.slots, one.runs.as_runs(), one.bytes) {
+                self.push(py, proc, one, actions);
             } else {
-                peer.bound.enter(one.bytes)?;
-                link.stalled.push_back(Stalled::Message(one, true));
+                peer.bound.admit(one.bytes);
+                link.wait(slot, one);
             }
         }
+        actions.push(Action::Drop(vec![message.payload.pickle.into_any()]));
         self.wrote(proc, actions);
-        Ok(Sent::Waits)
+        Sent::Waits
+    }
+
+    /// Put a message that has its credit into the session, or behind those that wait for room there.
+    fn push(&mut self, py: Python<'_>, proc: u64, message: Outgoing, actions: &mut Vec<Action>) -> Sent {
+        let Some(peer) = self.peers.get_mut(&proc) else { return Sent::Waits };
+        let Some(link) = peer.link.as_mut() else { return Sent::Waits };
+        let Ok(number) = link.push(py, proc, &message.header(), &message.payload) else {
+            peer.bound.admit(message.bytes);
+            link.stalled.push_back(Stalled::Message(message, true));
+            return Sent::Waits;
+        };
+        if message.is_broadcast() {
+            link.await_broadcast(message.mesh.get(), message.runs.as_runs(), &message.name, number, |rank| {
+                message.wait_while_down.then(|| message.for_ranks(py, &[rank])).flatten()
+            });
+        } else {
+            self.sent(message.call, proc, number);
+        }
+        actions.push(Action::Drop(vec![message.payload.pickle.into_any()]));
+        Sent::Number
     }
 }
 
@@ -420,6 +453,7 @@ impl Node {
             meshes: IdMap::default(),
             pending: IdMap::default(),
             next_call: 1,
+            stopped: std::collections::HashSet::new(),
             dirty: Vec::new(),
             burst: false,
             flush_scheduled: false,
@@ -427,6 +461,7 @@ impl Node {
             early: HashMap::new(),
             queue: Amount { messages: limit("queue_messages_max")?, bytes: limit("queue_bytes_max")? },
             last_sizes: Arc::from([]),
+            tables: HashMap::new(),
             map: None,
             refusal: None,
             room: Vec::new(),
@@ -508,6 +543,27 @@ impl Node {
         }
     }
 
+    /// The next incarnation of a proc starts: its connection comes by itself, or is asked for when there is something to send.
+    fn revive(&self, py: Python<'_>, proc: u64, comes: bool) -> PyResult<()> {
+        let mut actions = Vec::new();
+        {
+            let mut state = self.lock();
+            let peer = state.peer(proc);
+            if peer.standing == Standing::Live {
+                return Ok(());
+            }
+            if comes || !peer.backlog.is_empty() {
+                peer.standing = Standing::Connecting;
+            } else {
+                peer.standing = Standing::Unknown;
+            }
+            if !comes && peer.standing == Standing::Connecting {
+                actions.push(Action::Connect(proc));
+            }
+        }
+        self.act(py, actions)
+    }
+
     /// The membership epoch that this process has applied. Messages that were held for it are handled.
     fn set_epoch(&self, py: Python<'_>, epoch: u32) -> PyResult<()> {
         let held: Vec<u64> = {
@@ -531,11 +587,7 @@ impl Node {
     /// Make the actors of a mesh known: one cell a slot. Messages that came early are put in.
     fn host(slf: &Bound<'_, Self>, mesh: u64, slots: Vec<u32>, endpoints: &Bound<'_, PyDict>) -> PyResult<Vec<Py<Cell>>> {
         let py = slf.py();
-        let mut table = Endpoints::new();
-        for (name, info) in endpoints.iter() {
-            table.insert(name.extract::<String>()?.into_bytes().into(), info.unbind());
-        }
-        let table = Arc::new(table);
+        let table = slf.get().endpoints_of(endpoints)?;
         let mut cells = Vec::with_capacity(slots.len());
         for &slot in &slots {
             cells.push(Py::new(py, Cell::new(slf.clone().unbind(), mesh, slot, Arc::clone(&table)))?);
@@ -598,6 +650,7 @@ impl Node {
         }
         let payload = Payload::plain(payload);
         let message = Outgoing {
+            order: 0,
             call: 0,
             mesh: mesh_id(mesh)?,
             runs: buffer,
@@ -619,7 +672,7 @@ impl Node {
                 peer.standing = Standing::Connecting;
                 actions.push(Action::Connect(proc));
             }
-            state.send(py, proc, message, true, &mut actions).map_err(|_| crate::queue_full())?;
+            state.send(py, proc, message, true, &mut actions);
         }
         self.act(py, actions)
     }
@@ -654,6 +707,26 @@ impl Node {
             }
         }
         self.act(py, actions)
+    }
+
+    /// This process stopped a mesh of its own: from now on its verbs raise.
+    fn set_stopped(&self, mesh: u64) {
+        self.lock().stopped.insert(mesh);
+    }
+
+    /// A mesh of this process's own ended long ago: forget it, and the procs that were its own.
+    fn forget_owned(&self, mesh: u64, procs: Vec<u64>) {
+        let gone: Vec<Peer> = {
+            let mut state = self.lock();
+            state.stopped.remove(&mesh);
+            for peer in state.peers.values_mut() {
+                if let Some(link) = &mut peer.link {
+                    link.forget_mesh(mesh);
+                }
+            }
+            procs.iter().filter_map(|proc| state.peers.remove(proc)).collect()
+        };
+        drop(gone);
     }
 
     /// Whether there is a connection to this proc.
@@ -702,6 +775,13 @@ impl Node {
         }
     }
 
+    /// Whether anything is still to be written to a live connection.
+    fn has_unsent(&self) -> bool {
+        let state = self.lock();
+        let mut links = state.peers.values().filter_map(|peer| peer.link.as_ref());
+        links.any(|link| !link.closed && link.session.has_unsent())
+    }
+
     /// Whether messages wait here on their way to a proc.
     fn waits(&self, proc: u64) -> bool {
         let state = self.lock();
@@ -743,7 +823,8 @@ impl Node {
     /// A proc's incarnation has ended: read the rest of what it sent, then give up on what it did not answer.
     ///
     /// Returns [(sink, ranks, whether they may have been executed)], and the broadcasts that were not delivered as
-    /// [(mesh, ranks, endpoint)]. With `again`, messages that wait for the next incarnation stay.
+    /// [(mesh, slot, rank, endpoint, whether it may have been executed)]. With `again`, messages that wait for the next
+    /// incarnation stay.
     fn lost(&self, py: Python<'_>, proc: u64, incarnation: u32, started: i64, again: bool, gone: bool) -> PyResult<Lost> {
         self.lose(py, proc, incarnation, started, again, gone)
     }

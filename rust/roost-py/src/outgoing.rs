@@ -4,12 +4,15 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use roost_core::id::MeshId;
-use roost_core::wire::{Chain, ChainBuffer, MessageHeader, RunsBuffer};
+use roost_core::wire::{Chain, ChainBuffer, MessageHeader, Run, RunsBuffer};
 
 use crate::payload::Payload;
 
 /// A message as it was captured when its verb returned.
 pub(crate) struct Outgoing {
+    /// Its place among everything that this process sent: what is sent again keeps it.
+    pub(crate) order: u64,
+    /// 0 for a broadcast.
     pub(crate) call: u64,
     pub(crate) mesh: MeshId,
     pub(crate) runs: RunsBuffer,
@@ -47,9 +50,27 @@ impl Outgoing {
         self.name.starts_with('.')
     }
 
+    /// Whether it is a user's broadcast: nobody waits for an answer, and somebody must hear when it is lost.
+    pub(crate) fn is_broadcast(&self) -> bool {
+        self.call == 0 && !self.is_system()
+    }
+
+    /// The same message for some of its ranks. None when none of them is among its own.
+    pub(crate) fn for_ranks(&self, py: Python<'_>, ranks: &[u32]) -> Option<Self> {
+        let mut runs = RunsBuffer::new();
+        let mut is_empty = true;
+        for (slot, rank) in self.runs.as_runs().targets().filter(|(_, rank)| ranks.contains(rank)) {
+            // Part of a list that was checked.
+            let _ = runs.push(Run { slot, count: 1, slot_stride: 1, rank, rank_stride: 1 });
+            is_empty = false;
+        }
+        (!is_empty).then(|| Self { runs, ..self.clone_ref(py) })
+    }
+
     /// The same message once more; bytes and names are shared.
     pub(crate) fn clone_ref(&self, py: Python<'_>) -> Self {
         Self {
+            order: self.order,
             call: self.call,
             mesh: self.mesh,
             runs: self.runs.clone(),

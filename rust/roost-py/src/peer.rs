@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -16,6 +17,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 use crate::ids::IdMap;
 use crate::outgoing::Outgoing;
 use crate::payload::{Part, Payload};
+use crate::pending::{Awaited, Letter};
 use crate::segment::Way;
 
 /// The reader's buffer at first, and what it grows to by itself while whole buffers come in.
@@ -67,6 +69,8 @@ pub(crate) struct Link {
     windows: IdMap<SendWindows>,
     /// Messages that wait for credit, by (mesh, slot).
     waiting: HashMap<(u64, u32), VecDeque<Outgoing>>,
+    /// Broadcasts that left and may still lie in a mailbox, by (mesh, slot): nobody else would miss them.
+    awaited: HashMap<(u64, u32), VecDeque<Awaited>>,
     /// Frames that wait for room in the session.
     pub(crate) stalled: VecDeque<Stalled>,
     /// Segments whose descriptor must be handed to this receiver.
@@ -92,9 +96,10 @@ pub(crate) enum Stalled {
 }
 
 /// What became of a message.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// In the session under this number.
-    Number(u64),
+    /// In the session.
+    Number,
     /// Held back; it goes when there is credit, room or a connection.
     Waits,
 }
@@ -128,6 +133,7 @@ impl Link {
             closed: false,
             windows: IdMap::default(),
             waiting: HashMap::new(),
+            awaited: HashMap::new(),
             stalled: VecDeque::new(),
             offers: Vec::new(),
         }
@@ -154,6 +160,11 @@ impl Link {
         let Some(windows) = self.windows.get_mut(&mesh) else { return Vec::new() };
         // A credit that cannot be is a defect of the peer; its next frames show worse, and nothing here depends on it.
         let opened = windows.grant(slot, credit).unwrap_or(false);
+        if let Some(awaited) = self.awaited.get_mut(&(mesh, slot)) {
+            while awaited.front().is_some_and(|one| one.ordinal <= credit.messages) {
+                awaited.pop_front();
+            }
+        }
         let Some(queue) = opened.then(|| self.waiting.get_mut(&(mesh, slot))).flatten() else { return Vec::new() };
         let mut free = Vec::new();
         while queue.front().is_some_and(|next| windows.take(slot, next.bytes)) {
@@ -163,6 +174,48 @@ impl Link {
             self.waiting.remove(&(mesh, slot));
         }
         free
+    }
+
+    /// Remember a broadcast until its actors have taken it; `again` is what to send a rank again.
+    pub(crate) fn await_broadcast(
+        &mut self,
+        mesh: u64,
+        runs: roost_core::wire::Runs<'_>,
+        name: &Arc<str>,
+        sequence: u64,
+        mut again: impl FnMut(u32) -> Option<Outgoing>,
+    ) {
+        let Some(windows) = self.windows.get(&mesh) else { return };
+        for (slot, rank) in runs.targets() {
+            let ordinal = windows.sent(slot).messages;
+            let one = Awaited { ordinal, sequence, rank, name: Arc::clone(name), again: again(rank) };
+            self.awaited.entry((mesh, slot)).or_default().push_back(one);
+        }
+    }
+
+    /// The broadcasts that its proc's death leaves, in the order in which they were sent: those to send again, and those to
+    /// return. `started` is the last message that the dead proc had started, where that is known.
+    pub(crate) fn take_awaited(&mut self, started: Option<u64>, again: bool) -> (Vec<Outgoing>, Vec<Letter>) {
+        let mut all: Vec<((u64, u32), Awaited)> = Vec::new();
+        for (actor, queue) in std::mem::take(&mut self.awaited) {
+            all.extend(queue.into_iter().map(|one| (actor, one)));
+        }
+        all.sort_by_key(|(_, one)| one.sequence);
+        // Only a lone actor starts its messages in the order of their numbers.
+        let is_alone = self.windows.len() == 1 && self.windows.values().all(|windows| windows.slots() == 1);
+        let (mut resent, mut letters) = (Vec::new(), Vec::new());
+        for ((mesh, slot), one) in all {
+            let not_started = started.is_some_and(|started| one.sequence > started);
+            match one.again {
+                _ if is_alone && started.is_some() && !not_started => {}
+                Some(message) if again && not_started => resent.push(message),
+                _ => {
+                    let name = one.name.to_string();
+                    letters.push(Letter { mesh, slot, rank: one.rank, name, maybe_executed: !not_started });
+                }
+            }
+        }
+        (resent, letters)
     }
 
     /// Hold a message back until its actor has credit.
@@ -203,6 +256,7 @@ impl Link {
     /// Forget the credit of a mesh that has stopped.
     pub(crate) fn forget_mesh(&mut self, mesh: u64) {
         self.windows.remove(&mesh);
+        self.awaited.retain(|(of, _), _| *of != mesh);
     }
 
     /// Number of messages that wait for credit.

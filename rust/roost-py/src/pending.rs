@@ -1,5 +1,7 @@
 //! Calls whose replies are still to come.
 
+use std::sync::Arc;
+
 use pyo3::prelude::*;
 
 use crate::outgoing::Outgoing;
@@ -13,8 +15,8 @@ pub(crate) struct Pending {
     /// A `Reply`, a `GatheredReply` or a `StreamSink`.
     pub(crate) sink: Py<PyAny>,
     pub(crate) answers: Answers,
-    /// Kept while the receiver may be restarted and sent it again.
-    pub(crate) again: Option<Outgoing>,
+    /// Kept by proc, while the receivers may be restarted and sent it again.
+    pub(crate) again: Vec<(u64, Outgoing)>,
 }
 
 /// What has been answered.
@@ -30,6 +32,27 @@ pub(crate) enum Answers {
         answered: Vec<bool>,
         remaining: u32,
     },
+}
+
+/// A broadcast that left, as long as its actor has not surely taken it out of its mailbox.
+pub(crate) struct Awaited {
+    /// How many messages were sent to that actor by then.
+    pub(crate) ordinal: u64,
+    pub(crate) sequence: u64,
+    pub(crate) rank: u32,
+    pub(crate) name: Arc<str>,
+    /// Kept while the receiver may be restarted and sent it again.
+    pub(crate) again: Option<Outgoing>,
+}
+
+/// A broadcast that was not delivered to one rank.
+pub(crate) struct Letter {
+    pub(crate) mesh: u64,
+    pub(crate) slot: u32,
+    pub(crate) rank: u32,
+    pub(crate) name: String,
+    /// Whether the dead proc may have started it.
+    pub(crate) maybe_executed: bool,
 }
 
 /// The ranks of one call that a proc's death leaves without an answer.
@@ -58,18 +81,36 @@ impl Pending {
         }
     }
 
-    /// Note the sequence number under which the message to `proc` left.
+    /// Note the sequence number under which the message to `proc` left. When it leaves in parts the first counts: what may
+    /// have been started is never taken for what was not.
     pub(crate) fn sent(&mut self, to: u64, number: u64) {
+        if let Some(sequence) = self.sequence(to) {
+            *sequence = (*sequence).min(number);
+        }
+    }
+
+    /// The message to `proc` waits here again.
+    pub(crate) fn unsent(&mut self, to: u64) {
+        if let Some(sequence) = self.sequence(to) {
+            *sequence = UNSENT;
+        }
+    }
+
+    fn sequence(&mut self, of: u64) -> Option<&mut u64> {
         match &mut self.answers {
-            Answers::One { sequence, .. } => *sequence = number,
+            Answers::One { sequence, .. } => Some(sequence),
             Answers::Many { targets, sequences, .. } => {
-                for (place, sequence) in targets.get().places.iter().zip(sequences) {
-                    if place.proc.get() == to {
-                        *sequence = number;
-                    }
-                }
+                let at = targets.get().places.iter().position(|place| place.proc.get() == of)?;
+                sequences.get_mut(at)
             }
         }
+    }
+
+    /// What must be dropped where Python may run.
+    pub(crate) fn into_python(self) -> Vec<Py<PyAny>> {
+        let mut held = vec![self.sink];
+        held.extend(self.again.into_iter().map(|(_, message)| message.payload.pickle.into_any()));
+        held
     }
 
     /// Which ranks on `dead` are not answered, and under which number the message left; None when none are.

@@ -208,15 +208,19 @@ impl Verb {
             let mut state = node.lock();
             let state = &mut *state;
             let targets = self.targets.get();
-            state.check_room(targets, &packed).map_err(|()| crate::queue_full())?;
-            let call = if sink.is_some() { state.new_call() } else { 0 };
-            if let Some(sink) = &sink {
-                state.pending.insert(call, self.pending(py, sink));
+            if !state.stopped.is_empty() && state.stopped.contains(&targets.mesh.get()) {
+                Err(Refusal::Stopped)
+            } else if state.has_room(targets) {
+                Ok(self.send_all(py, state, (&packed, deadline), sink.as_ref(), &mut outcome, &mut actions))
+            } else {
+                Err(Refusal::Full)
             }
-            for place in &targets.places {
-                self.send_place(py, state, place, call, deadline, &packed, &mut outcome, &mut actions);
-            }
-            call
+        };
+        let call = match call {
+            Ok(call) => call,
+            // It raises.
+            Err(Refusal::Stopped) => return hooks.stopped.call1(py, (&self.mesh,)),
+            Err(Refusal::Full) => return Err(crate::queue_full()),
         };
         node.act(py, actions)?;
         let Some(sink) = sink else {
@@ -233,6 +237,27 @@ impl Verb {
             hooks.bounded.call1(py, (&sink, call, deadline))?;
         }
         Ok(sink)
+    }
+
+    /// Put the message on its way to every proc of the mesh. The call's number, 0 for a broadcast.
+    fn send_all(
+        &self,
+        py: Python<'_>,
+        state: &mut State,
+        (packed, deadline): (&Packed, i64),
+        sink: Option<&Py<PyAny>>,
+        outcome: &mut Outcome,
+        actions: &mut Vec<Action>,
+    ) -> u64 {
+        outcome.order = state.new_call();
+        let call = if sink.is_some() { outcome.order } else { 0 };
+        if let Some(sink) = sink {
+            state.pending.insert(call, self.pending(py, sink));
+        }
+        for place in &self.targets.get().places {
+            self.send_place(py, state, place, call, deadline, packed, outcome, actions);
+        }
+        call
     }
 
     fn flags(&self) -> u8 {
@@ -278,7 +303,7 @@ impl Verb {
                 remaining: targets.size,
             },
         };
-        Pending { sink: sink.clone_ref(py), answers, again: None }
+        Pending { sink: sink.clone_ref(py), answers, again: Vec::new() }
     }
 
     /// Send to one proc's part of the mesh.
@@ -317,27 +342,23 @@ impl Verb {
                 if link.take_credit(targets.mesh.get(), targets.slots, runs, bytes) {
                     let header = self.header(call, deadline, flags, runs);
                     if let Ok(number) = link.push(py, proc, &header, payload) {
-                        state.sent(call, proc, number);
+                        if call == 0 {
+                            link.await_broadcast(targets.mesh.get(), runs, &self.name, number, |_| None);
+                        } else {
+                            state.sent(call, proc, number);
+                        }
                         state.wrote(proc, actions);
                         return;
                     }
-                    let message = self.outgoing(py, place, call, deadline, flags, payload);
+                    let message = self.outgoing(py, place, (call, outcome.order), deadline, flags, payload);
                     outcome.note(state.send(py, proc, message, true, actions));
                     return;
                 }
             }
         }
-        let message = self.outgoing(py, place, call, deadline, flags, payload);
-        if targets.wait_while_down && call != 0 {
-            if let Some(pending) = state.pending.get_mut(&call) {
-                pending.again = Some(message.clone_ref(py));
-            }
-        }
-        let sent = state.send(py, proc, message, false, actions);
-        if let Ok(Sent::Number(number)) = sent {
-            state.sent(call, proc, number);
-        }
-        outcome.note(sent);
+        let message = self.outgoing(py, place, (call, outcome.order), deadline, flags, payload);
+        state.keep_for_again(py, proc, &message);
+        outcome.note(state.send(py, proc, message, false, actions));
     }
 
     /// Send each rank of one proc its own arguments.
@@ -357,14 +378,10 @@ impl Verb {
         let proc = place.proc.get();
         for (slot, rank) in place.runs.as_runs().targets() {
             let Some(payload) = all.get(rank as usize) else { continue };
-            let mut message = self.outgoing(py, place, call, deadline, self.flags(), payload);
+            let mut message = self.outgoing(py, place, (call, outcome.order), deadline, self.flags(), payload);
             message.runs = one_run(slot, rank);
-            let sent = state.send(py, proc, message, false, actions);
-            if let Ok(Sent::Number(number)) = sent {
-                // The last number: a death between them leaves the earlier ones "perhaps executed", which is safe to say.
-                state.sent(call, proc, number);
-            }
-            outcome.note(sent);
+            state.keep_for_again(py, proc, &message);
+            outcome.note(state.send(py, proc, message, false, actions));
         }
     }
 
@@ -425,9 +442,18 @@ impl Verb {
         }
     }
 
-    fn outgoing(&self, py: Python<'_>, place: &Place, call: u64, deadline: i64, flags: u8, payload: &Payload) -> Outgoing {
+    fn outgoing(
+        &self,
+        py: Python<'_>,
+        place: &Place,
+        (call, order): (u64, u64),
+        deadline: i64,
+        flags: u8,
+        payload: &Payload,
+    ) -> Outgoing {
         let targets = self.targets.get();
         Outgoing {
+            order,
             call,
             mesh: targets.mesh,
             runs: place.runs.clone(),
@@ -451,9 +477,19 @@ fn one_run(slot: u32, rank: u32) -> roost_core::wire::RunsBuffer {
     runs
 }
 
+/// Why nothing was sent.
+enum Refusal {
+    /// This process stopped the mesh.
+    Stopped,
+    /// Too much waits already.
+    Full,
+}
+
 /// What became of a message to a mesh.
 #[derive(Default)]
 struct Outcome {
+    /// The message's place among everything that this process sent.
+    order: u64,
     waits: bool,
     /// Procs that are gone or down, with the ranks there.
     refused: Vec<(u64, Vec<u32>)>,
@@ -464,9 +500,8 @@ impl Outcome {
         self.refused.push((place.proc.get(), place.ranks()));
     }
 
-    fn note(&mut self, sent: Result<Sent, roost_core::credit::QueueFullError>) {
-        // Room was checked before anything was sent; a message that does not fit all the same waits no longer.
-        self.waits |= matches!(sent, Ok(Sent::Waits));
+    fn note(&mut self, sent: Sent) {
+        self.waits |= sent == Sent::Waits;
     }
 }
 
@@ -478,17 +513,11 @@ impl State {
     }
 
     /// Whether every proc of the mesh could hold the message back, if it had to.
-    fn check_room(&mut self, targets: &Targets, packed: &Packed) -> Result<(), ()> {
-        let _ = packed;
-        for place in &targets.places {
-            if let Some(peer) = self.peers.get(&place.proc.get()) {
-                let waiting = peer.bound.waiting();
-                if waiting.messages >= self.queue.messages || waiting.bytes >= self.queue.bytes {
-                    return Err(());
-                }
-            }
-        }
-        Ok(())
+    fn has_room(&self, targets: &Targets) -> bool {
+        targets.places.iter().filter_map(|place| self.peers.get(&place.proc.get())).all(|peer| {
+            let waiting = peer.bound.waiting();
+            waiting.messages < self.queue.messages && waiting.bytes < self.queue.bytes
+        })
     }
 
     /// How a proc stands; a connection is asked for when there is none yet.
@@ -506,9 +535,18 @@ impl State {
         peer.link.as_mut().filter(|_| peer.standing == Standing::Live)
     }
 
-    fn sent(&mut self, call: u64, proc: u64, number: u64) {
+    pub(crate) fn sent(&mut self, call: u64, proc: u64, number: u64) {
         if let Some(pending) = self.pending.get_mut(&call) {
             pending.sent(proc, number);
+        }
+    }
+
+    /// Keep a call's message for the next incarnation of its receiver, when it may be sent again.
+    fn keep_for_again(&mut self, py: Python<'_>, proc: u64, message: &Outgoing) {
+        if message.wait_while_down {
+            if let Some(pending) = self.pending.get_mut(&message.call) {
+                pending.again.push((proc, message.clone_ref(py)));
+            }
         }
     }
 }

@@ -1,0 +1,91 @@
+"""Actors that die on request, for the tests of life and death. Imported by procs: no pytest here."""
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+import time
+
+from roost import Actor, context, endpoint
+
+
+class Mortal(Actor):
+    def __init__(self, fails: str = ""):
+        if fails == "raise":
+            raise ValueError("the constructor said no")
+        if fails == "exit":
+            sys.exit(7)
+        self.calls = 0
+
+    @endpoint
+    async def pid(self) -> int:
+        return os.getpid()
+
+    @endpoint
+    async def incarnation(self) -> int:
+        return context().incarnation
+
+    @endpoint
+    async def echo(self, value):
+        self.calls += 1
+        return value
+
+    @endpoint
+    async def count(self) -> int:
+        return self.calls
+
+    @endpoint
+    async def sleep(self, seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return "slept"
+
+    @endpoint
+    async def block_loop(self, seconds: int) -> str:
+        ctypes.CDLL(None).usleep(seconds * 1_000_000)  # releases the GIL, but holds the loop
+        return "blocked"
+
+    @endpoint
+    async def hold_gil(self, seconds: int) -> str:
+        ctypes.PyDLL(None).usleep(seconds * 1_000_000)
+        return "held"
+
+    @endpoint
+    def block_thread(self, seconds: int) -> str:
+        ctypes.CDLL(None).usleep(seconds * 1_000_000)
+        return "blocked"
+
+    @endpoint
+    async def say(self, text: str) -> None:
+        print(text, file=sys.stderr)
+
+    @endpoint
+    async def kill(self, number: int = signal.SIGKILL) -> None:
+        os.kill(os.getpid(), number)
+        time.sleep(10)
+
+    @endpoint
+    async def os_exit(self, code: int) -> None:
+        os._exit(code)
+
+    @endpoint
+    async def exit(self, code) -> None:
+        raise SystemExit(code)
+
+    @endpoint
+    async def segfault(self) -> None:
+        ctypes.string_at(0)
+
+    @endpoint
+    async def boom(self, text: str = "boom") -> None:
+        raise ValueError(text)
+
+    @endpoint
+    async def stop_self(self, reason: str) -> str:
+        context().stop(reason)
+        return "stopping"
+
+    @endpoint
+    async def abort_self(self, reason: str) -> str:
+        context().abort(reason)
+        return "aborting"
