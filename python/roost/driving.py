@@ -8,11 +8,13 @@ import os
 import random
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from roost import config as _config
 from roost import runtime as _runtime
 from roost._roost import Control
+from roost.hearing import left_unheard
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["start"]
 
 # The process's status after a failure that nobody heard.
-UNHEARD_EXIT_STATUS = 70
+_UNHEARD_EXIT_STATUS = 70
 
 
 def start() -> Runtime:
@@ -32,24 +34,21 @@ def start() -> Runtime:
     except RuntimeError:
         return _start_in_background()
     runtime = _driver(loop)
-    runtime.keep(_guard(runtime))
+    runtime.guard = _watch_loop_end(runtime)
+    # Its first step waits for nothing; a task for it might be cancelled before it had its turn.
+    with suppress(StopIteration):
+        runtime.guard.asend(None).send(None)
     return runtime
 
 
 def _driver(loop: asyncio.AbstractEventLoop) -> Runtime:
-    job, proc = os.urandom(16), random.getrandbits(63) | 1
+    job, proc = os.urandom(16), random.getrandbits(63) | 1  # noqa: S311 - an id, not a secret
     config = _config.current()
     control = Control.start_agent(job, proc, {"grace_s": config.grace_s, "sigterm_s": config.sigterm_s})
     runtime = _runtime.Runtime(job=job, proc=proc, incarnation=0, name="driver", owner=proc, control=control, loop=loop)
     _runtime.install(runtime)
     runtime.open()
     return runtime
-
-
-async def _guard(runtime: Runtime) -> None:
-    """Have the job end with the loop."""
-    runtime.guard = _watch_loop_end(runtime)
-    await runtime.guard.asend(None)
 
 
 async def _watch_loop_end(runtime: Runtime) -> AsyncGenerator[None, None]:
@@ -62,45 +61,54 @@ async def _watch_loop_end(runtime: Runtime) -> AsyncGenerator[None, None]:
 
 def _start_in_background() -> Runtime:
     """A plain script: a thread of ours drives the loop."""
-    started: list[Runtime] = []
+    started: list[Runtime | BaseException] = []
     ready = threading.Event()
+
+    async def live() -> None:
+        runtime = _driver(asyncio.get_running_loop())
+        ended = runtime.stopping = asyncio.Event()
+        started.append(runtime)
+        ready.set()
+        await ended.wait()
+        await runtime.shut_down("the script ended")
 
     def drive() -> None:
         import uvloop
 
-        async def live() -> None:
-            runtime = _driver(asyncio.get_running_loop())
-            started.append(runtime)
-            ended = runtime.stopping = asyncio.Event()
+        try:
+            uvloop.run(live())
+        except BaseException as error:
+            if started:
+                raise
+            started.append(error)
             ready.set()
-            await ended.wait()
-            await runtime.shut_down("the script ended")
-
-        uvloop.run(live())
 
     thread = threading.Thread(target=drive, name="roost", daemon=True)
     thread.start()
     ready.wait()
-    started[0].background = thread
-    return started[0]
+    runtime = started[0]
+    if isinstance(runtime, BaseException):
+        raise runtime
+    runtime.background = thread
+    return runtime
 
 
 def _at_exit() -> None:
     """The interpreter ends: so does the job, quietly; a failure that nobody heard gives status 70."""
     runtime = _runtime.running()
-    if runtime is None or runtime.pid != os.getpid() or not runtime.is_driver:
-        return
-    unheard: list[Any] = [*runtime.hearing.dropped, *runtime.hearing.unheard()]
-    if runtime.background is not None and runtime.stopping is not None:
-        runtime.loop.call_soon_threadsafe(runtime.stopping.set)
-        runtime.background.join(runtime.config.grace_s + runtime.config.sigterm_s)
-    runtime.close()
-    if unheard:
-        for failure in unheard:
-            print(f"roost: a failure that nobody heard: {failure}", file=sys.stderr)  # noqa: T201 - the interpreter ends
+    if runtime is not None:
+        if runtime.pid != os.getpid() or not runtime.is_driver:
+            return
+        if runtime.background is not None and runtime.stopping is not None:
+            runtime.loop.call_soon_threadsafe(runtime.stopping.set)
+            runtime.background.join(runtime.config.grace_s + runtime.config.sigterm_s)
+        runtime.close()
+    if left_unheard:
+        for error in left_unheard:
+            print(f"roost: nobody heard of this failure: {error}", file=sys.stderr)  # noqa: T201 - the interpreter ends
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(UNHEARD_EXIT_STATUS)
+        os._exit(_UNHEARD_EXIT_STATUS)
 
 
 def _before_fork() -> None:
@@ -113,6 +121,7 @@ def _after_fork() -> None:
     runtime = _runtime.running()
     if runtime is not None:
         runtime.node.mark_forked()
+    left_unheard.clear()
 
 
 atexit.register(_at_exit)

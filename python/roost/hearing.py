@@ -9,20 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 from roost import serialize
 from roost.context import handling
-from roost.errors import ActorDied, StoppedError
+from roost.errors import ActorDied, MeshError, StoppedError
 from roost.failure import Failure
 from roost.reply import Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from roost.owning import OwnedMesh
     from roost.runner import Runner
     from roost.runtime import Runtime
+    from roost.shape import Point
 
-__all__ = ["Hearing", "Unheard", "failures_in"]
+__all__ = ["Hearing", "Unheard", "failures_in", "left_unheard", "raise_unheard"]
 
 _logger = logging.getLogger("roost")
+
+# What nobody had heard of when its job ended: the process ends with a status of its own.
+left_unheard: list[Exception] = []
 
 # Failures that are remembered, so that all who hear of one get the same object.
 _FAILURES_MAX = 10_000
@@ -180,6 +184,19 @@ class Hearing:
             self.of(failure).hear()
         dropped, self.dropped = self.dropped, []
         return [*(ActorDied(None, failure) for failure in found), *(one for one in dropped if isinstance(one, Exception))]
+
+
+def raise_unheard(error: BaseException | None, unheard: Sequence[Exception], whose: str, points: Sequence[Point] = ()) -> None:
+    """Raise what nobody has heard of, together with the error that ends a block or a program; that alone is left to its raiser."""
+    if not unheard:
+        return
+    count = "a failure" if len(unheard) == 1 else f"{len(unheard)} failures"
+    if error is None:
+        raise MeshError(f"{count} in {whose} that nobody handled", unheard, points)
+    if isinstance(error, Exception):
+        raise MeshError(f"an error, and {count} in {whose} that nobody handled", [error, *unheard])
+    for one in unheard:
+        error.add_note(f"besides, nobody handled: {one}")
 
 
 def _hook(mesh: OwnedMesh, owner: Runner | None) -> Callable[[Failure], Any] | None:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from roost.errors import ActorDied, MeshError, StoppedError
 from roost.events import EventStream, event
 from roost.failure import State
-from roost.hearing import failures_in
+from roost.hearing import failures_in, raise_unheard
 from roost.reply import Reply, fail_reply
 from roost.shape import Shape, ValueMesh, rank_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from roost.failure import Event, Failure
     from roost.hearing import Unheard
@@ -213,8 +213,11 @@ class OwnedMesh:
         """Have these ranks started anew."""
         raise NotImplementedError
 
-    async def leave(self, shape: Shape, error: BaseException | None) -> None:
-        """The end of an `async with`: stop, then raise what nobody has heard of, together with the body's own error."""
+    async def leave(self, shape: Shape, error: BaseException | None, *, entering: bool = False) -> None:
+        """The end of an `async with`: stop, then raise what nobody has heard of, together with the body's own error.
+
+        When it could not be entered its caller raises the error, which tells of the others that failed.
+        """
         self.entered -= 1
         reason = "its async with block ended" if error is None else f"its async with block raised {type(error).__name__}"
         stopping = self.stop(shape, reason)
@@ -224,24 +227,20 @@ class OwnedMesh:
             await stopping
             raise
         if self.entered == 0:
-            self._raise_unheard(error)
+            self._raise_unheard(error, entering=entering)
 
-    def _raise_unheard(self, error: BaseException | None) -> None:
+    def _raise_unheard(self, error: BaseException | None, *, entering: bool) -> None:
         for failure in () if error is None else failures_in(error):
             self.runtime.hearing.of(failure).hear()
         unheard = [one for one in self.all_unheard() if not one.heard]
         for one in unheard:
             one.hear()
-        if not unheard:
+        died = [ActorDied(None, one.failure) for one in unheard]
+        if entering and error is not None:
+            for one in died:
+                error.add_note(f"besides: {one}")
             return
-        died: list[Exception] = [ActorDied(None, one.failure) for one in unheard]
-        points = [one.failure.point for one in unheard]
-        if error is None:
-            raise MeshError(f"{_count(died)} in {self.name} that nobody handled", died, points)
-        if isinstance(error, Exception):
-            raise MeshError(f"{self.name}: the block's own error, and {_count(died)} that nobody handled", [error, *died])
-        for failed in died:
-            error.add_note(f"besides, nobody handled: {failed}")
+        raise_unheard(error, died, self.name, [one.failure.point for one in unheard])
 
     def all_unheard(self) -> list[Unheard]:
         """The failures of this mesh, and of meshes on it, that need a hearer."""
@@ -301,7 +300,3 @@ class OwnedMesh:
         """Whether an event is about these ranks."""
         names = {self.rank_name(rank) for rank in ranks}
         return lambda happened: happened.name in names
-
-
-def _count(failures: Sequence[object]) -> str:
-    return "a failure" if len(failures) == 1 else f"{len(failures)} failures"

@@ -143,9 +143,10 @@ class Runner:
                 try:
                     await cell.wait()
                 except asyncio.CancelledError:
-                    if self._stopping is not None:
-                        break
-                    raise
+                    # Not by us: its loop ends, and cancels all tasks.
+                    if self._stopping is None:
+                        self.stop("its event loop ended")
+                    break
                 continue
             set_handling(message)
             self._serial = message

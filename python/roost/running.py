@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from roost import config as _config
 from roost import runtime as _runtime
 from roost.config import Config
 from roost.context import handling
 from roost.endpoint import Actor
-from roost.errors import ActorDied, MeshError
-from roost.failure import Failure
+from roost.hearing import left_unheard, raise_unheard
 from roost.mesh import ActorMesh, HostMesh, ProcMesh
 from roost.shape import Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator
+
+    from roost.failure import Failure
 
 __all__ = ["handle", "run", "this_host", "this_proc"]
 
@@ -57,7 +61,8 @@ def run(
 ) -> T:
     """Run a program on uvloop, and stop everything of the job at its end.
 
-    SIGINT raises KeyboardInterrupt and SIGTERM SystemExit(143), after an orderly stop; off the main thread signals are left alone.
+    SIGINT raises KeyboardInterrupt and SIGTERM SystemExit(143), after an orderly stop; a second one kills what is left. Off the
+    main thread signals are left alone.
 
     Args:
         main: the program.
@@ -68,41 +73,61 @@ def run(
         What `main` returns.
 
     Raises:
-        MeshError: a failure that nobody heard and nobody handled.
+        MeshError: failures that nobody heard and nobody handled, together with the program's own error.
+        RuntimeError: a loop runs already in this thread.
     """
     import uvloop
 
-    if config is not None:
-        _config.use(config)
+    try:
+        if asyncio._get_running_loop() is not None:
+            raise RuntimeError("roost.run() starts an event loop, and one runs in this thread already: await the program there")
+        if config is not None:
+            _config.use(config)
+    except BaseException:
+        main.close()
+        raise
+    with _sigterm_put_back():
+        return uvloop.run(_whole(main, supervise))
 
-    async def whole() -> T:
-        runtime = _runtime.current()
-        runtime.root_supervise = supervise
-        task = asyncio.current_task()
+
+async def _whole(main: Coroutine[Any, Any, T], supervise: Callable[[Failure], Awaitable[bool]] | None) -> T:
+    runtime = _runtime.current()
+    runtime.root_supervise = supervise
+    task = asyncio.current_task()
+    terminated: list[bool] = []
+
+    def terminate() -> None:
+        terminated.append(True)
         assert task is not None
-        terminated = False
+        task.cancel()
 
-        def terminate() -> None:
-            nonlocal terminated
-            terminated = True
-            task.cancel()
+    if threading.current_thread() is threading.main_thread():
+        runtime.loop.add_signal_handler(signal.SIGTERM, terminate)
+    error: BaseException | None = None
+    try:
+        result = await main
+    except BaseException as raised:  # noqa: BLE001 - it is raised again when everything has stopped
+        error = raised
+    before = len(left_unheard)
+    await runtime.shut_down("the program ended")
+    unheard = left_unheard[before:]
+    del left_unheard[before:]
+    if terminated and isinstance(error, asyncio.CancelledError):
+        error = SystemExit(128 + signal.SIGTERM)
+    raise_unheard(error, unheard, "the program")
+    if error is not None:
+        raise error
+    return result
 
-        on_main = threading.current_thread() is threading.main_thread()
-        if on_main:
-            runtime.loop.add_signal_handler(signal.SIGTERM, terminate)
-        try:
-            result = await main
-        except asyncio.CancelledError:
-            if terminated:
-                raise SystemExit(128 + signal.SIGTERM) from None
-            raise
-        finally:
-            if on_main:
-                runtime.loop.remove_signal_handler(signal.SIGTERM)
-            unheard = runtime.hearing.take_unheard()
-            await runtime.shut_down("the program ended")
-        if unheard:
-            raise MeshError(f"{len(unheard)} failures that nobody handled", [ActorDied(None, one) for one in unheard])
-        return result
 
-    return uvloop.run(whole())
+@contextmanager
+def _sigterm_put_back() -> Iterator[None]:
+    """A loop takes SIGTERM over and leaves nothing in its place."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)

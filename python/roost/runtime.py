@@ -17,7 +17,7 @@ from roost._roost import Done, Node
 from roost.context import handling
 from roost.dead_letters import DeadLetters, Job
 from roost.errors import StoppedError
-from roost.hearing import Hearing
+from roost.hearing import Hearing, left_unheard
 from roost.membership import Members
 from roost.ports import Ports, Streams
 from roost.reply import GatheredReply, Reply
@@ -193,21 +193,22 @@ class Runtime:
         return None if now_handling is None else now_handling.runner
 
     async def shut_down(self, reason: str) -> None:
-        """Stop every mesh in order, then close."""
+        """Stop every mesh in order, then close; a second interruption kills what is left."""
+        if self.closed:
+            return
         roots = [mesh for mesh in self.owned.values() if mesh.owner_runner is None and mesh.is_root]
         stops = [mesh.stop(mesh.whole, reason) for mesh in reversed(roots)]
-        for stop in stops:
-            try:
-                await stop
-            except Exception as error:
-                _logger.warning("while stopping: %r", error)
-        self.close()
+        try:
+            await asyncio.gather(*stops, return_exceptions=True)
+        finally:
+            self.close()
 
     def close(self) -> None:
         """End everything at once: what is left of the job is killed."""
         if self.closed:
             return
         self.closed = True
+        left_unheard.extend(self.hearing.take_unheard())
         if not self.loop.is_closed():
             self.loop.remove_reader(self.control.fd)
             self.node.close()
