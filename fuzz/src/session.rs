@@ -57,7 +57,7 @@ impl Line {
             0 => self.push(argument),
             1 if self.large < 3 => {
                 self.large += 1;
-                self.push(argument << 10);
+                self.push(argument << 9);
             }
             2 => self.write(argument + 1),
             3 => self.write(usize::MAX),
@@ -106,9 +106,15 @@ impl Line {
     }
 
     fn write(&mut self, most: usize) {
-        let bytes = self.sender.unsent().collect::<Vec<_>>().concat();
-        let count = most.min(bytes.len());
-        self.wire.extend_from_slice(&bytes[..count]);
+        let mut count = 0;
+        for piece in self.sender.unsent() {
+            let part = &piece[..piece.len().min(most - count)];
+            self.wire.extend_from_slice(part);
+            count += part.len();
+            if count == most {
+                break;
+            }
+        }
         self.sender.sent(count);
     }
 
