@@ -3,7 +3,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `class` | the Python class `Control`; `notice` makes the tuples that it gives |
+//! | `class` | the Python class `Control`; `convert` reads what it is given, `notice` makes what it gives |
 //! | `shared` | what Python and the control thread share: two queues, two eventfds, a socket for descriptors |
 //! | `client` | the thread in a proc |
 //! | `host` | the thread in the driver, around `roost_core::agent` |
@@ -20,6 +20,7 @@
 mod class;
 mod client;
 mod clock;
+mod convert;
 mod descendants;
 mod door;
 mod host;

@@ -6,6 +6,7 @@
 //! | `node`, `lane`, `verb` | the data lane of one process: its state, what comes in, what goes out |
 //! | `cell`, `message` | an actor's mailbox, and what it is asked to do |
 //! | `peer`, `pending`, `outgoing` | connections, calls in flight, messages that wait |
+//! | `payload`, `plain` | values on their way; plain builtins are pickled here, without calling `pickle` |
 //! | `segment` | pooled shared memory for large parts |
 
 mod cell;
@@ -20,6 +21,7 @@ mod page;
 mod payload;
 mod peer;
 mod pending;
+mod plain;
 mod segment;
 mod targets;
 mod verb;
@@ -38,6 +40,8 @@ fn _roost(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<verb::Verb>()?;
     module.add_class::<verb::Done>()?;
     segment::register(module)?;
+    module.add_function(wrap_pyfunction!(plain::plain_dumps, module)?)?;
+    module.add_function(wrap_pyfunction!(plain::plain_loads, module)?)?;
     control::register(module)
 }
 

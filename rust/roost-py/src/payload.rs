@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyByteArray, PyBytes, PyFloat, PyInt, PyList, PyString, PyTuple};
 
 use crate::hooks::Hooks;
+use crate::plain;
 use crate::segment::{Hold, SegmentMap, SegmentPart};
 
 /// Bytes from this size on leave the pickle and travel as a part of their own (as `roost.serialize` has it).
@@ -109,7 +110,10 @@ impl Payload {
             return Ok(value.bind(py).clone());
         }
         match &self.parts {
-            None => hooks.loads.bind(py).call1((&self.pickle,)),
+            None => match plain::decode(py, self.pickle.as_bytes(py)) {
+                Some(value) => Ok(value),
+                None => hooks.loads.bind(py).call1((&self.pickle,)),
+            },
             Some(parts) => {
                 let buffers = PyList::empty(py);
                 for part in parts {
@@ -135,6 +139,10 @@ pub(crate) fn dump(py: Python<'_>, hooks: &Hooks, value: &Bound<'_, PyAny>) -> P
 
 /// Pickle what is known to be plain.
 pub(crate) fn dump_plain(py: Python<'_>, hooks: &Hooks, value: &Bound<'_, PyAny>) -> PyResult<Payload> {
+    let mut quick = Vec::with_capacity(64);
+    if plain::encode(value, &mut quick) {
+        return Ok(Payload::plain(PyBytes::new(py, &quick).unbind()));
+    }
     let pickle = hooks.dumps.bind(py).call1((value, 5))?;
     Ok(Payload::plain(pickle.cast_into::<PyBytes>()?.unbind()))
 }

@@ -1,25 +1,26 @@
 //! The Python class `Control`.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
-use roost_core::control::{Bytes, Environ, Launch, Patience, Rank, Spawn, TemplateKey, ToAgent, ToClient};
-use roost_core::id::{Incarnation, JobId, MeshId, ProcId};
-use roost_core::restart::{Policy, Scope, When, WhileDown};
+use roost_core::control::{Environ, Launch, Rank, Spawn, TemplateKey, ToAgent, ToClient};
+use roost_core::id::{Incarnation, JobId, ProcId};
 use rustix::process::{child_subreaper, getpid, set_child_subreaper};
 
 use super::client::Client;
 use super::clock::now_ns;
+use super::convert::{
+    PolicyTuple, RankTuple, TemplateTuple, environ, mesh_id, nanoseconds, patience, proc_id, proc_ids, rank,
+    system_error,
+};
 use super::door::Door;
 use super::host::{Basis, Config, Host};
 use super::log::Log;
@@ -28,6 +29,9 @@ use super::{descendants, notice, socket, table, tombstone};
 
 /// Room for the deepest calls of the control thread, in a debug build too.
 const STACK_BYTES: usize = 1 << 20;
+
+/// How long procs may take to end when a `Control` is dropped.
+const DROP_WAIT_NS: u64 = 5_000_000_000;
 
 /// The control thread of this process: the host's agent in the driver, its client in a proc.
 ///
@@ -51,21 +55,6 @@ struct AgentSide {
     drain_logs: Duration,
     was_subreaper: bool,
 }
-
-/// `(limit, within_s, backoff_min_s, backoff_max_s, scope, when, while_down)`
-type PolicyTuple = (u32, f64, f64, f64, String, String, String);
-
-/// `(proc, label, spec, env_start, command)`
-type RankTuple<'py> = (
-    u64,
-    String,
-    Bound<'py, PyBytes>,
-    Option<Bound<'py, PyDict>>,
-    Option<Vec<String>>,
-);
-
-/// `(preload, sys_path, environ)`
-type TemplateTuple<'py> = (Vec<String>, Vec<String>, Bound<'py, PyDict>);
 
 #[expect(clippy::needless_pass_by_value, reason = "Python's lists arrive as vectors")]
 #[pymethods]
@@ -191,11 +180,12 @@ impl Control {
         }
         let (template, template_environ) = match template {
             None => (None, Environ::new()),
-            Some((preload, sys_path, environ)) => {
-                (Some(TemplateKey { preload, sys_path }), self::environ(&environ)?)
-            }
+            Some((preload, sys_path, environ)) => (
+                Some(TemplateKey { preload, sys_path }),
+                super::convert::environ(&environ)?,
+            ),
         };
-        let policy = policy.map(self::policy).transpose()?;
+        let policy = policy.map(super::convert::policy).transpose()?;
         let (mesh, owner) = (mesh_id(mesh)?, proc_id(owner)?);
         let spawn = Spawn {
             mesh,
@@ -243,14 +233,20 @@ impl Control {
         })
     }
 
-    /// Keep a constructor's message for later incarnations.
-    fn record_actor(&self, procs: Vec<u64>, mesh: u64, payload: &[u8]) -> PyResult<()> {
-        let (procs, mesh) = (proc_ids(&procs)?, mesh_id(mesh)?);
-        self.say(ToAgent::RecordActor {
-            procs,
-            mesh,
-            payload: payload.into(),
-        })
+    /// Keep constructors' messages for later incarnations: [(proc, mesh, message)]. All at once, since the control thread
+    /// wakes up for each request.
+    fn record_actors(&self, records: Vec<(u64, u64, Vec<u8>)>) -> PyResult<()> {
+        self.check_process()?;
+        let record = |(proc, mesh, payload): (u64, u64, Vec<u8>)| -> PyResult<Command> {
+            let (procs, mesh) = (proc_ids(&[proc])?, mesh_id(mesh)?);
+            Ok(Command::Message(ToAgent::RecordActor {
+                procs,
+                mesh,
+                payload: payload.into(),
+            }))
+        };
+        let commands = records.into_iter().map(record).collect::<PyResult<Vec<_>>>()?;
+        self.shared.commands(&self.ends, commands).map_err(|_| full())
     }
 
     /// Forget the constructors of this actor mesh.
@@ -357,6 +353,20 @@ impl Control {
     }
 }
 
+impl Drop for Control {
+    /// Dropped without `close`: what it started is ended all the same, without waiting for it.
+    fn drop(&mut self) {
+        if process::id() == self.pid && !self.is_closed.swap(true, Ordering::Relaxed) {
+            let until_ns = now_ns().saturating_add(DROP_WAIT_NS);
+            // Where there is no room for it, the end of this process is what ends the procs.
+            let _ = self.command(Command::Close { until_ns });
+            if let Some(agent) = &self.agent {
+                agent.log.close();
+            }
+        }
+    }
+}
+
 impl Control {
     fn new(
         (shared, ends): (Arc<Shared>, Ends),
@@ -392,9 +402,7 @@ impl Control {
     }
 
     fn command(&self, command: Command) -> PyResult<()> {
-        self.shared.command(&self.ends, command).map_err(|_| {
-            PyRuntimeError::new_err("the control thread takes no requests any more: too many wait")
-        })
+        self.shared.commands(&self.ends, [command]).map_err(|_| full())
     }
 
     fn take_descriptor(&self) -> Option<OwnedFd> {
@@ -508,94 +516,6 @@ fn item<'py, T: FromPyObjectOwned<'py, Error: Into<PyErr>>>(
         .transpose()
 }
 
-fn rank(rank: RankTuple<'_>) -> PyResult<Rank> {
-    let (proc, label, spec, env_start, command) = rank;
-    let environ = env_start.as_ref().map(environ).transpose()?;
-    let launch = Launch {
-        spec: spec.as_bytes().into(),
-        environ,
-        command,
-    };
-    Ok(Rank {
-        proc: proc_id(proc)?,
-        label,
-        launch,
-    })
-}
-
-fn environ(dict: &Bound<'_, PyDict>) -> PyResult<Environ> {
-    let bytes = |text: Bound<'_, PyAny>| -> PyResult<Bytes> {
-        let text: OsString = text.extract()?;
-        Ok(text.into_vec().into())
-    };
-    dict.iter()
-        .map(|(name, value)| Ok((bytes(name)?, bytes(value)?)))
-        .collect()
-}
-
-fn policy(policy: PolicyTuple) -> PyResult<Policy> {
-    let (limit, within_s, backoff_min_s, backoff_max_s, scope, when, while_down) = policy;
-    let unknown = |what: &str, value: &str| PyValueError::new_err(format!("{what} cannot be {value:?}"));
-    Ok(Policy {
-        limit,
-        within_ns: nanoseconds(within_s)?,
-        backoff_min_ns: nanoseconds(backoff_min_s)?,
-        backoff_max_ns: nanoseconds(backoff_max_s)?,
-        scope: match scope.as_str() {
-            "one" => Scope::One,
-            "all" => Scope::All,
-            "rest" => Scope::Rest,
-            other => return Err(unknown("scope", other)),
-        },
-        when: match when.as_str() {
-            "failed" => When::Failed,
-            "always" => When::Always,
-            other => return Err(unknown("when", other)),
-        },
-        while_down: match while_down.as_str() {
-            "fail" => WhileDown::Fail,
-            "wait" => WhileDown::Wait,
-            other => return Err(unknown("while_down", other)),
-        },
-    })
-}
-
-fn patience(grace_s: f64, sigterm_s: f64) -> PyResult<Patience> {
-    Ok(Patience {
-        grace_ns: nanoseconds(grace_s)?,
-        sigterm_ns: nanoseconds(sigterm_s)?,
-    })
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "checked to be in range; a fraction of a nanosecond does not matter"
-)]
-fn nanoseconds(seconds: f64) -> PyResult<u64> {
-    // Above this a sum of two times could overflow; it is 146 years.
-    const SECONDS_MAX: f64 = 4.6e9;
-    if seconds >= 0.0 {
-        Ok((seconds.min(SECONDS_MAX) * 1e9) as u64)
-    } else {
-        Err(PyValueError::new_err(format!(
-            "a time of {seconds} s is not zero or more"
-        )))
-    }
-}
-
-fn proc_id(number: u64) -> PyResult<ProcId> {
-    ProcId::new(number).ok_or_else(|| PyValueError::new_err("a proc's id is never 0"))
-}
-
-fn proc_ids(numbers: &[u64]) -> PyResult<Vec<ProcId>> {
-    numbers.iter().map(|&number| proc_id(number)).collect()
-}
-
-fn mesh_id(number: u64) -> PyResult<MeshId> {
-    MeshId::new(number).ok_or_else(|| PyValueError::new_err("a mesh's id is never 0"))
-}
-
 fn take_descriptor(fds: &mut HashMap<String, i32>, name: &str) -> PyResult<OwnedFd> {
     let number = fds.remove(name).filter(|&number| number >= 0);
     let number = number.ok_or_else(|| PyValueError::new_err(format!("no descriptor named {name}")))?;
@@ -603,6 +523,6 @@ fn take_descriptor(fds: &mut HashMap<String, i32>, name: &str) -> PyResult<Owned
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-fn system_error(error: rustix::io::Errno) -> PyErr {
-    PyOSError::new_err((error.raw_os_error(), std::io::Error::from(error).to_string()))
+fn full() -> PyErr {
+    PyRuntimeError::new_err("the control thread takes no requests any more: too many wait")
 }

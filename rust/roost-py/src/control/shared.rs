@@ -75,14 +75,15 @@ impl Ends {
 pub(super) struct Full;
 
 impl Shared {
-    /// Python's side: give a command.
-    pub(super) fn command(&self, ends: &Ends, command: Command) -> Result<(), Full> {
+    /// Python's side: give commands, which the thread takes together.
+    pub(super) fn commands(&self, ends: &Ends, more: impl IntoIterator<Item = Command>) -> Result<(), Full> {
         let mut commands = lock(&self.commands);
         if commands.len() >= COMMANDS_MAX {
             return Err(Full);
         }
-        commands.push_back(command);
-        if commands.len() == 1 {
+        let slept = commands.is_empty();
+        commands.extend(more);
+        if slept && !commands.is_empty() {
             signal(&ends.wake);
         }
         Ok(())

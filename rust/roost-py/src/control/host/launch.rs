@@ -3,18 +3,13 @@
 use std::fmt::Write;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
-use roost_core::agent::{Input, LaneEnd, Order, Source as From, TemplateId};
+use roost_core::agent::{Input, LaneEnd, Order, Source as Making, TemplateId};
 use roost_core::control::{Bytes, Environ};
 use roost_core::id::{Incarnation, ProcId};
 use roost_core::limits::STARTED_SLOTS;
 use rustix::event::epoll::EventFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::pump::{Pump, Stream};
 use super::templates::request;
@@ -95,21 +90,29 @@ impl Host {
         let (running, ends, owner_end) = self.prepare(order)?;
         self.running.insert(order.proc, running);
         self.register_running(order.proc)?;
+        let template = self.templates.get(&order.template);
+        let template = template.ok_or_else(|| io::Error::other("the template has ended"))?;
         match &order.source {
-            From::Template(template) => {
-                let request = request(order.incarnation, Some(order.proc));
-                let descriptors = ends.descriptors(&self.own);
-                self.templates
-                    .get(template)
-                    .ok_or_else(|| io::Error::other("the template has ended"))
-                    .and_then(|template| Ok(socket::send(&template.socket, &request, &descriptors)?))?;
-                self.order_given(*template, order.proc);
+            Making::Fork => {
+                let request = request(b'F', order.incarnation, order.proc);
+                socket::send(&template.socket, &request, &ends.descriptors(&self.own))?;
             }
-            From::Cold(environ) => {
-                let pid = self.execute(order, environ, &ends)?;
-                self.process_known(order.proc, pid, None)?;
+            Making::Cold(environ) => {
+                // The descriptors wait in the socket that becomes its standard input.
+                let (outside, inside) = socket::packet_pair()?;
+                let request = request(b'S', order.incarnation, order.proc);
+                socket::send(&outside, &request, &ends.descriptors(&self.own))?;
+                let program = memory::file("roost-program", &self.program(order, environ))?;
+                let given = [
+                    inside.as_fd(),
+                    ends.stdout.as_fd(),
+                    ends.stderr.as_fd(),
+                    program.as_fd(),
+                ];
+                socket::send(&template.socket, &request, &given)?;
             }
         }
+        self.order_given(order.template, order.proc);
         let owner = LaneEnd {
             proc: order.owner,
             incarnation: self
@@ -203,8 +206,7 @@ impl Host {
     }
 
     /// The process of a launch exists.
-    pub(super) fn process_known(&mut self, id: ProcId, pid: u32, pidfd: Option<OwnedFd>) -> io::Result<()> {
-        let pidfd = pidfd.map_or_else(|| open_pidfd(pid), Ok)?;
+    pub(super) fn process_known(&mut self, id: ProcId, pid: u32, pidfd: OwnedFd) -> io::Result<()> {
         let source = self.register(pidfd.as_fd(), Source::End(id), EventFlags::IN)?;
         let Some(running) = self.running.get_mut(&id) else {
             return Ok(());
@@ -222,19 +224,33 @@ impl Host {
         Ok(())
     }
 
-    /// A cold start: the descriptors wait in the socket that is its standard input.
-    fn execute(&self, order: &Order, environ: &Environ, ends: &ProcEnds) -> io::Result<u32> {
+    /// What is to be executed: the number of arguments, they, then the environment, all apart by zero bytes.
+    fn program(&self, order: &Order, environ: &Environ) -> Vec<u8> {
         let command = order.command.as_ref().unwrap_or(&self.config.executable);
+        let bootstrap = self.bootstrap("_proc");
         let mark = descendants::mark(self.config.job, Some(order.proc), order.incarnation);
-        let (outside, inside) = socket::packet_pair()?;
-        socket::send(
-            &outside,
-            &request(order.incarnation, Some(order.proc)),
-            &ends.descriptors(&self.own),
-        )?;
-        let outputs = [ends.stdout.try_clone()?, ends.stderr.try_clone()?];
-        let program = self.bootstrap("_proc");
-        start(command, &program, environ, (&mark, inside), outputs)
+        let arguments: Vec<&str> = command
+            .iter()
+            .map(String::as_str)
+            .chain(["-c", &bootstrap])
+            .collect();
+        let mut bytes = arguments.len().to_string().into_bytes();
+        for argument in arguments {
+            bytes.push(0);
+            bytes.extend_from_slice(argument.as_bytes());
+        }
+        for (name, value) in environ
+            .iter()
+            .filter(|(name, _)| !mark.as_bytes().starts_with(name))
+        {
+            bytes.push(0);
+            bytes.extend_from_slice(name);
+            bytes.push(b'=');
+            bytes.extend_from_slice(value);
+        }
+        bytes.push(0);
+        bytes.extend_from_slice(mark.as_bytes());
+        bytes
     }
 
     /// The program that every interpreter of ours is started with. The package may be known through the driver's
@@ -255,75 +271,11 @@ impl Host {
     }
 }
 
-/// The descriptor of a process that cannot have been reaped yet.
-pub(super) fn open_pidfd(pid: u32) -> io::Result<OwnedFd> {
-    let number = Pid::from_raw(pid.cast_signed()).ok_or(io::ErrorKind::NotFound)?;
-    Ok(pidfd_open(number, PidfdFlags::empty())?)
-}
-
 /// A pipe of which the agent's end does not block.
 pub(super) fn output_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::ioctl_fionbio(&read, true)?;
     Ok((read, write))
-}
-
-/// Start a process without copying this one's memory, which may be large.
-pub(super) fn start(
-    command: &[String],
-    program: &str,
-    environ: &Environ,
-    (mark, stdin): (&str, OwnedFd),
-    [stdout, stderr]: [OwnedFd; 2],
-) -> io::Result<u32> {
-    let shown = command.join(" ");
-    let failed = |error: io::Error| io::Error::new(error.kind(), format!("cannot start `{shown}`: {error}"));
-    let (name, arguments) = command
-        .split_first()
-        .ok_or_else(|| failed(io::Error::other("the command is empty")))?;
-    let path = find_program(name, environ).ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
-    let (mark_name, mark_value) = mark.split_once('=').expect("a mark is a variable");
-    let child = Command::new(path)
-        .arg0(name)
-        .args(arguments)
-        .args(["-c", program])
-        .env_clear()
-        .envs(
-            environ
-                .iter()
-                .map(|(name, value)| (os_string(name), os_string(value))),
-        )
-        .env(mark_name, mark_value)
-        .stdin(Stdio::from(stdin))
-        .stdout(Stdio::from(stdout))
-        .stderr(Stdio::from(stderr))
-        .process_group(0)
-        .spawn()
-        .map_err(failed)?;
-    Ok(child.id())
-}
-
-/// Look a program up in the new process's own `PATH`, so that it can be started without a fork.
-fn find_program(name: &str, environ: &Environ) -> Option<PathBuf> {
-    if name.contains('/') {
-        return Some(PathBuf::from(name));
-    }
-    let path = environ.iter().find(|(variable, _)| &**variable == b"PATH");
-    let path = path.map_or_else(
-        || "/usr/local/bin:/usr/bin:/bin".into(),
-        |(_, value)| os_string(value),
-    );
-    std::env::split_paths(&path)
-        .map(|folder| folder.join(name))
-        .find(|program| is_executable(program))
-}
-
-fn is_executable(program: &Path) -> bool {
-    program.is_file() && rustix::fs::access(program, rustix::fs::Access::EXEC_OK).is_ok()
-}
-
-fn os_string(bytes: &Bytes) -> std::ffi::OsString {
-    std::ffi::OsString::from_vec(bytes.to_vec())
 }
 
 /// Constructors one after the other, each behind its length.

@@ -1,21 +1,27 @@
 //! The template processes: started once for each list of modules, they fork procs on request.
 //!
 //! The protocol is fixed and small; `roost._template` speaks the other side. Packets to it: `P` and the texts of the
-//! preload, then `F` requests. Packets from it, each a letter, three zero bytes, incarnation, proc and process id or
-//! status, then text: `R` ready, `T` threads that a fork would lose, `E` import failed, `F` forked (with the pidfd),
-//! `N` fork failed, `X` exited.
+//! preload; then requests, a letter and who is meant: `F` fork, `S` execute what the memory file says. Packets from it:
+//! a letter, three zero bytes, incarnation, proc and process id or status, then text: `R` ready, `T` ready but
+//! with threads that a fork would lose, `E` import failed, `F` made (with the pidfd), `N` not made, `X` exited.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
 
 use roost_core::agent::{Input, TemplateId};
-use roost_core::control::{Environ, Exit, TemplateKey};
+use roost_core::control::{Bytes, Environ, Exit, TemplateKey};
 use roost_core::id::{Incarnation, ProcId};
 use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
-use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
+};
 
-use super::launch::{open_pidfd, output_pipe, start};
+use super::launch::output_pipe;
 use super::pump::{Pump, Stream};
 use super::watch::wait_exit;
 use super::{Host, Source};
@@ -52,13 +58,60 @@ struct Answer {
     text: String,
 }
 
-/// The request to fork; also what a cold start finds in its standard input.
-pub(super) fn request(incarnation: Incarnation, proc: Option<ProcId>) -> [u8; 16] {
+/// A request: `F` to fork, `S` to execute. Also what a cold start finds in its standard input.
+pub(super) fn request(letter: u8, incarnation: Incarnation, proc: ProcId) -> [u8; 16] {
     let mut packet = [0; 16];
-    packet[0] = b'F';
+    packet[0] = letter;
     packet[4..8].copy_from_slice(&incarnation.0.to_le_bytes());
-    packet[8..16].copy_from_slice(&proc.map_or(0, ProcId::get).to_le_bytes());
+    packet[8..16].copy_from_slice(&proc.get().to_le_bytes());
     packet
+}
+
+/// Start a process without copying this one's memory, which may be large.
+fn start(
+    command: &[String],
+    program: &str,
+    environ: &Environ,
+    (mark, stdin): (&str, OwnedFd),
+    [stdout, stderr]: [OwnedFd; 2],
+) -> io::Result<u32> {
+    let failed = |error: io::Error| {
+        io::Error::new(
+            error.kind(),
+            format!("cannot start `{}`: {error}", command.join(" ")),
+        )
+    };
+    let (name, arguments) = command
+        .split_first()
+        .ok_or_else(|| failed(io::Error::other("the command is empty")))?;
+    let (mark_name, mark_value) = mark.split_once('=').expect("a mark is a variable");
+    let child = Command::new(name)
+        .args(arguments)
+        .args(["-c", program])
+        .env_clear()
+        .envs(
+            environ
+                .iter()
+                .map(|(name, value)| (os_string(name), os_string(value))),
+        )
+        .env(mark_name, mark_value)
+        .stdin(Stdio::from(stdin))
+        .stdout(Stdio::from(stdout))
+        .stderr(Stdio::from(stderr))
+        .process_group(0)
+        .spawn()
+        .map_err(failed)?;
+    Ok(child.id())
+}
+
+/// The descriptor of a process that cannot have been reaped yet.
+fn open_pidfd(pid: u32) -> io::Result<OwnedFd> {
+    let number = Pid::from_raw(pid.cast_signed()).ok_or(io::ErrorKind::NotFound)?;
+    Ok(pidfd_open(number, PidfdFlags::empty())?)
+}
+
+fn os_string(bytes: &Bytes) -> OsString {
+    OsString::from_vec(bytes.to_vec())
 }
 
 fn parse(packet: &[u8]) -> Option<Answer> {
@@ -220,7 +273,7 @@ impl Host {
 
     fn forked(&mut self, proc: ProcId, incarnation: Incarnation, pid: u32, pidfd: Option<OwnedFd>) {
         let known = match pidfd {
-            Some(pidfd) => self.process_known(proc, pid, Some(pidfd)),
+            Some(pidfd) => self.process_known(proc, pid, pidfd),
             None => Err(io::Error::other("no file descriptors left for its pidfd")),
         };
         if let Err(error) = known {
