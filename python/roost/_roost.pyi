@@ -6,6 +6,27 @@ from typing import Any, Literal, Self, TypeAlias, final
 
 from typing_extensions import Buffer
 
+__all__ = [
+    "Cell",
+    "Control",
+    "Done",
+    "Message",
+    "Node",
+    "SegmentMap",
+    "SegmentPart",
+    "SegmentPool",
+    "SharedBuffer",
+    "Targets",
+    "Verb",
+    "__version__",
+    "adopt_orphans",
+    "count_threads_at_forks",
+    "die_with_parent",
+    "plain_dumps",
+    "plain_loads",
+    "threads_at_fork",
+]
+
 __version__: str
 
 _Run: TypeAlias = tuple[int, int, int, int, int]
