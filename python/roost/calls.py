@@ -50,7 +50,7 @@ class Calls:
         except Exception as error:
             names = [name for name in verb.endpoint.signature.parameters]
             raise serialize.explain(error, verb.endpoint.qualname, args, kwargs, names) from error
-        return self.runtime.sharing.capture(dumped, verb.procs)
+        return self.runtime.sharing.capture(dumped, verb.procs, alone=verb.mesh._waits)
 
     def _pack_each(self, verb: Verb, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         size = verb.targets.size

@@ -13,6 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from roost import config as _config
+from roost import serialize
 from roost._roost import Done, Node
 from roost.context import handling
 from roost.dead_letters import DeadLetters, Job
@@ -57,6 +58,8 @@ class Runtime:
         from roost.elsewhere import Elsewhere
         from roost.hosting import Hosting
 
+        # The ids of what this process defines begin with it.
+        serialize.set_home(serialize.home(proc, incarnation))
         self.job_id = job
         self.proc = proc
         self.incarnation = incarnation
@@ -89,7 +92,7 @@ class Runtime:
         self._system_handlers: dict[str, Callable[[int, int, list[tuple[int, int]], bytes], None]] = {
             ".spawn": self.hosting.spawn, ".stop": self.hosting.stop, ".restart": self.hosting.restart,
             ".early": self.hosting.early, ".state": self._state, ".letter": self.letters.came_back, ".streamed": self.streams.took, ".released": self.sharing.given_back,
-            ".forgotten": self.sharing.forget,
+            ".forgotten": self.sharing.forget, ".defines": self.sharing.learn,
         }  # fmt: skip
         # The last hook before the root, of `roost.run`.
         self.root_supervise: Callable[[Failure], Any] | None = None

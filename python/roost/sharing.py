@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import struct
@@ -11,7 +12,7 @@ from roost import serialize
 from roost._roost import SegmentMap, SegmentPool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from roost.runtime import Runtime
 
@@ -19,8 +20,6 @@ __all__ = ["Sharing"]
 
 _logger = logging.getLogger("roost")
 
-# How long releases of received segments are collected before senders are told: nobody waits for them.
-_RELEASE_DELAY_S = 0.02
 # How often idle shared memory is given back.
 _TRIM_S = 10.0
 _RELEASE = struct.Struct("<QIB")
@@ -35,27 +34,53 @@ class Sharing:
         self._runtime = runtime
         self.pool = SegmentPool(bytes_max=bytes_max)
         self.map = SegmentMap(kept_bytes_max=bytes_max // 2)
+        # The classes sent by value that each peer has.
+        self._known: dict[int, set[bytes]] = {}
         self._trimming = False
         self._releasing = False
 
     # Sending -----------------------------------------------------------------------------------------------------------
-    def dump(self, value: Any) -> Any:
-        """Pickle a value that is not plain, with its parts captured."""
-        return self.capture(serialize.dumps(value), ())
+    def dump(self, value: Any, receiver: int) -> Any:
+        """Pickle an answer that is not plain, with its parts captured."""
+        return self.capture(serialize.dumps(value), (receiver,))
 
-    def capture(self, dumped: Any, procs: Iterable[int]) -> Any:
-        """Make what was pickled independent of the user's memory."""
+    def capture(self, dumped: Any, procs: Sequence[int], *, alone: bool = False) -> Any:
+        """Make what was pickled independent of the user's memory.
+
+        Classes that travel by value go ahead of it, once to each proc; with `alone` they are inside, for a message that may
+        reach a later incarnation.
+        """
         if type(dumped) is bytes:
             return dumped
-        payload = serialize.alone(dumped)
+        if alone:
+            payload = serialize.alone(dumped)
+        else:
+            payload = dumped.payload
+            if dumped.definitions:
+                self._runtime.on_loop(functools.partial(self._define, dumped.definitions, procs))
         if not dumped.buffers:
             return payload
-        if procs and all(proc == self._runtime.proc for proc in procs):
+        if all(proc == self._runtime.proc for proc in procs):
             return payload, self.map.copies(dumped.buffers)
         if not self._trimming:
             self._trimming = True
             self._runtime.loop.call_soon_threadsafe(self._trim)
         return payload, self.pool.capture(dumped.buffers)
+
+    def _define(self, definitions: tuple[bytes, ...], procs: Sequence[int]) -> None:
+        """Send the classes that these procs do not have; in order with the message that names them."""
+        node = self._runtime.node
+        for proc in procs:
+            if proc == self._runtime.proc:
+                continue
+            home = serialize.home(proc, node.incarnation_of(proc))
+            forms = serialize.closure(definitions, self._known.setdefault(proc, set()), home)
+            if forms:
+                self._runtime.send_system(proc, 1, ".defines", forms, [])
+
+    def learn(self, _mesh: int, sender: int, _ranks: list[tuple[int, int]], payload: bytes) -> None:
+        """Another proc is about to name these classes."""
+        serialize.learn(payload, self._known.setdefault(sender, set()))
 
     def _trim(self) -> None:
         """Give idle shared memory back, now and then."""
@@ -101,7 +126,7 @@ class Sharing:
         """Parts of received segments were let go; senders are told together, a little later."""
         if not self._releasing:
             self._releasing = True
-            self._runtime.loop.call_later(_RELEASE_DELAY_S, self._tell_releases)
+            self._runtime.loop.call_soon(self._tell_releases)
 
     def _tell_releases(self) -> None:
         self._releasing = False
@@ -121,6 +146,7 @@ class Sharing:
         """A process has ended: what it sent and what it held is free."""
         self.map.sender_gone(proc)
         self.pool.receiver_gone(proc)
+        self._known.pop(proc, None)
 
     def before_fork(self) -> None:
         """A forked child would see the next message in pages that it shares: segments in use never go back."""

@@ -1,6 +1,7 @@
 //! The Python functions that the data lane calls, looked up once.
 
 use pyo3::prelude::*;
+use pyo3::{PyTraverseError, PyVisit};
 use pyo3::types::{IntoPyDict, PyDict, PyString};
 
 use crate::segment::SegmentMap;
@@ -10,7 +11,7 @@ pub(crate) struct Hooks {
     /// `pickle.dumps` and `pickle.loads`.
     pub(crate) dumps: Py<PyAny>,
     pub(crate) loads: Py<PyAny>,
-    /// `roost.serialize`'s, for values with parts: `dumps(value) -> bytes | (bytes, parts)`, `loads(bytes, buffers)`.
+    /// `roost.serialize`'s, for values with parts: `dumps(value, receiving proc) -> bytes | (bytes, parts)`, `loads(bytes, buffers)`.
     pub(crate) dumps_parts: Py<PyAny>,
     pub(crate) loads_parts: Py<PyAny>,
     /// Shared memory: what is received, what is sent.
@@ -121,6 +122,47 @@ impl Hooks {
             create_future: loop_.getattr(py, "create_future")?,
             loop_,
         })
+    }
+
+    /// Show the garbage collector what is held here: the functions belong to objects that hold the node.
+    pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.map)?;
+        let functions = [
+            &self.dumps,
+            &self.loads,
+            &self.dumps_parts,
+            &self.loads_parts,
+            &self.offer,
+            &self.released,
+            &self.reply,
+            &self.gathered_reply,
+            &self.pack,
+            &self.begin,
+            &self.elsewhere,
+            &self.errored,
+            &self.unloadable,
+            &self.refused,
+            &self.stopped,
+            &self.bounded,
+            &self.handling,
+            &self.connect,
+            &self.system,
+            &self.cancelled,
+            &self.undelivered,
+            &self.port_item,
+            &self.broken,
+            &self.port_taken,
+            &self.room,
+            &self.sent,
+            &self.too_large,
+            &self.flush,
+            &self.readable,
+            &self.writable,
+            &self.loop_,
+            &self.call_soon,
+            &self.create_future,
+        ];
+        functions.into_iter().try_for_each(|function| visit.call(function))
     }
 
     /// A reply to one rank's call.

@@ -149,7 +149,7 @@ impl Message {
         if self.mail.session == u32::MAX && is_plain(value) {
             return self.answer(py, ReplyStatus::Value, &Payload::ready(value));
         }
-        let payload = dump(py, node.hooks()?, value)?;
+        let payload = dump(py, node.hooks()?, value, self.mail.sender)?;
         node.check_size(py, &payload)?;
         self.answer(py, ReplyStatus::Value, &payload)
     }
@@ -165,7 +165,7 @@ impl Message {
             return Err(PyRuntimeError::new_err("the stream has ended"));
         }
         let node = self.cell.get().node.get();
-        let payload = dump(py, node.hooks()?, value)?;
+        let payload = dump(py, node.hooks()?, value, self.mail.sender)?;
         node.check_size(py, &payload)?;
         node.answer(py, &self.mail, ReplyStatus::Item, &payload)?;
         Ok(self.items.fetch_add(1, Ordering::Relaxed) + 1)

@@ -130,11 +130,11 @@ impl Payload {
 }
 
 /// Pickle one value: plain builtins straight away, anything else through `roost.serialize`.
-pub(crate) fn dump(py: Python<'_>, hooks: &Hooks, value: &Bound<'_, PyAny>) -> PyResult<Payload> {
+pub(crate) fn dump(py: Python<'_>, hooks: &Hooks, value: &Bound<'_, PyAny>, receiver: u64) -> PyResult<Payload> {
     if is_plain(value) {
         return dump_plain(py, hooks, value);
     }
-    from_serialize(&hooks.dumps_parts.bind(py).call1((value,))?)
+    from_serialize(&hooks.dumps_parts.bind(py).call1((value, receiver))?)
 }
 
 /// Pickle what is known to be plain.
