@@ -1,6 +1,7 @@
 """The first steps of a proc: from a fresh process and some descriptors to `roost.serving.run_proc`.
 
-A proc comes from the template (`begin`, in a fork) or is executed (`main`, with the descriptors waiting in its standard input).
+A proc comes from the template (`begin`, in a fork) or is executed (`main`, with the descriptors waiting in its standard
+input).
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import gc
 import importlib
 import os
 import pickle
-import signal
 import socket
 import struct
 import sys
@@ -20,7 +20,7 @@ from roost._roost import Control
 
 __all__ = ["REQUEST", "begin", "main", "receive"]
 
-# A request for a proc: the letter F, its incarnation, its id.
+# A request for a proc: a letter, its incarnation, its id.
 REQUEST = struct.Struct("<c3xIQ")
 
 # What comes with it, in this order; the last only when there are constructors to run again.
@@ -49,8 +49,6 @@ def receive(sock: socket.socket, bytes_max: int) -> tuple[bytes, list[int]]:
 
 def main() -> None:
     """Become a proc in a process that was executed for it."""
-    # The control thread, which started it, takes no signals.
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     with socket.socket(fileno=os.dup(0)) as sock:
         sock.setblocking(True)
         packet, fds = receive(sock, REQUEST.size)
@@ -79,7 +77,7 @@ def begin(proc: int, incarnation: int, fds: list[int]) -> None:
     # From here on the host's agent sees this process end, and this process ends with its driver.
     control = Control.start_client(spec["job"], proc, incarnation, spec["owner"], ends)
     _settle(spec, f"{spec['job'].hex()}/{proc:016x}/{incarnation:08x}")
-    from roost.serving import run_proc  # noqa: PLC0415 - in a cold start only now is sys.path what it should be
+    from roost.serving import run_proc
 
     sys.exit(run_proc(spec, control, data, started))
 

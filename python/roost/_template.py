@@ -1,8 +1,9 @@
-"""The template: a warm interpreter that has imported what procs need, and forks them.
+"""The template: a warm interpreter that has imported what procs need, and is their parent.
 
-It has one thread, computes nothing, and lives as long as the agent keeps its socket open. It forks by `os.fork` alone, so that every
-library's fork handlers run; it hands out the pidfd of each child before it can reap it, and tells its wait status.
-Orphans of its procs come to it; what a dead proc leaves behind it kills.
+It has one thread, computes nothing, and lives as long as the agent keeps its socket open. It forks by `os.fork` alone,
+so that every library's fork handlers run, and executes those that start cold; it hands out the pidfd of each child
+before it can reap it, and tells its wait status. Orphans of its procs come to it; what a dead proc leaves behind it
+kills.
 """
 
 from __future__ import annotations
@@ -33,15 +34,11 @@ _TEXT_BYTES_MAX = 8 << 10
 _MARK = b"ROOST_PROC="
 
 # What every proc needs; the preload of a mesh comes on top.
-_MODULES = ("asyncio", "uvloop", "roost.runtime")
+_MODULES = ("asyncio", "uvloop", "roost.serving")
 
 
-class _Refusal(Exception):
-    """What the template cannot do; the letter tells which kind of thing it is."""
-
-    def __init__(self, letter: bytes, text: str) -> None:
-        super().__init__(text)
-        self.letter = letter
+class _ThreadsError(Exception):
+    """A fork would lose threads that a library has started."""
 
 
 def main() -> None:
@@ -64,31 +61,35 @@ def main() -> None:
     count, *texts = packet[1:].decode().split("\0")
     preload, sys_path = texts[: int(count)], texts[int(count) :]
     template = _Template(sock, fds[0])
+    refusal = None
     try:
         _import(preload, sys_path)
-    except _Refusal as refusal:
+    except ImportError as error:
         sys.stderr.flush()
-        template.answer(refusal.letter, 0, 0, 0, text=str(refusal))
+        template.answer(b"E", 0, 0, 0, text=str(error))
         os._exit(1)
+    except _ThreadsError as error:
+        refusal = str(error)
     gc.freeze()
     die_with_parent(False)
-    template.answer(b"R", 0, 0, 0)
+    template.answer(b"T" if refusal else b"R", 0, 0, 0, text=refusal or "")
     born = template.serve()
     _proc.begin(*born)
 
 
 def _import(preload: list[str], sys_path: list[str]) -> None:
     """Import all modules, and find out whether a fork is safe then."""
-    sys.path[:] = sys_path
+    if sys_path:
+        sys.path[:] = sys_path
     threads = _threads()
     culprits = []
     for name in (*_MODULES, *preload):
         try:
             importlib.import_module(name)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - whatever a module raises, the agent is to hear of it
             traceback.print_exc()
             text = f"preload: importing {name} raised {type(error).__name__}: {error}"
-            raise _Refusal(b"E", text) from None
+            raise ImportError(text) from None
         before, threads = threads, _threads()
         if threads > before:
             culprits.append(name)
@@ -101,7 +102,47 @@ def _import(preload: list[str], sys_path: list[str]) -> None:
     os.waitpid(pid, 0)
     if threads_at_fork() != 1:
         text = f"preload: importing {', '.join(culprits)} started threads that a fork would lose"
-        raise _Refusal(b"T", text)
+        raise _ThreadsError(text)
+
+
+def _check(fds: list[int]) -> None:
+    if not fds:
+        raise OSError(errno.EMFILE, "no file descriptors left in the template")
+
+
+def _fork() -> int:
+    # What is still buffered would be written twice.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return os.fork()
+
+
+def _execute(fds: list[int]) -> int:
+    """Start a process cold: its standard streams, and a file with the program and its environment."""
+    stdin, stdout, stderr, program = fds
+    with open(program, "rb", closefd=False) as file:
+        count, *texts = os.pread(file.fileno(), os.fstat(program).st_size, 0).split(b"\0")
+    arguments, environ = texts[: int(count)], dict(text.split(b"=", 1) for text in texts[int(count) :])
+    shown = os.fsdecode(b" ".join(arguments[:-2]))
+    streams = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate((stdin, stdout, stderr))]
+    # Python ignores these; a program expects them as they are by default.
+    default = [signal.SIGPIPE, signal.SIGXFSZ]
+    try:
+        path = _find(arguments[0], environ)
+        return os.posix_spawn(path, arguments, environ, file_actions=streams, setpgroup=0, setsigdef=default)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot start `{shown}`: {error.strerror}") from None
+
+
+def _find(program: bytes, environ: dict[bytes, bytes]) -> bytes:
+    """Where a program lies, in the new process's own search path."""
+    if b"/" in program:
+        return program
+    for folder in environ.get(b"PATH", os.fsencode(os.defpath)).split(b":"):
+        path = os.path.join(folder, program)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    raise FileNotFoundError(errno.ENOENT, "not found in its PATH")
 
 
 def _threads() -> int:
@@ -123,7 +164,9 @@ class _Template:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
 
-    def answer(self, letter: bytes, proc: int, incarnation: int, number: int, *, text: str = "", fds: tuple[int, ...] = ()) -> None:
+    def answer(
+        self, letter: bytes, proc: int, incarnation: int, number: int, *, text: str = "", fds: tuple[int, ...] = ()
+    ) -> None:
         """Tell the agent; one that has gone needs no answer."""
         packet = _ANSWER.pack(letter, incarnation, proc, number) + text.encode(errors="replace")[:_TEXT_BYTES_MAX]
         with suppress(ConnectionError):
@@ -149,40 +192,35 @@ class _Template:
         packet, fds = _proc.receive(self._sock, _PACKET_BYTES_MAX)
         if not packet:
             self._end()
-        _, incarnation, proc = _proc.REQUEST.unpack(packet)
-        born = self._fork(proc, incarnation, fds) if fds else None
-        if not fds:
-            self.answer(b"N", proc, incarnation, 0, text="no file descriptors left in the template")
-        return born
-
-    def _fork(self, proc: int, incarnation: int, fds: list[int]) -> tuple[int, int, list[int]] | None:
-        """Fork one proc. Returns in the child what it is to be, and None in the template."""
-        self._adopted |= set(_children()) - self._procs.keys()
-        # What is still buffered would be written twice.
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+        letter, incarnation, proc = _proc.REQUEST.unpack(packet)
+        pid = 0
         try:
-            pid = os.fork()
+            _check(fds)
+            # Children that we have by now and that are no procs are orphans of procs that live.
+            self._adopted |= set(_children()) - self._procs.keys()
+            pid = _fork() if letter == b"F" else _execute(fds)
         except OSError as error:
-            self.answer(b"N", proc, incarnation, 0, text=f"fork failed: {error}")
-            pid = -1
-        if pid == 0:
-            self._become(proc, incarnation, fds)
-            return proc, incarnation, fds
-        if pid > 0:
-            self._procs[pid] = (proc, incarnation)
-            try:
-                # It is not reaped before this loop turns again: the number is still its.
-                pidfd = os.pidfd_open(pid)
-            except OSError:
-                # The agent sees that the descriptor is missing; the child ends when its lane closes.
-                self.answer(b"F", proc, incarnation, pid)
-            else:
-                self.answer(b"F", proc, incarnation, pid, fds=(pidfd,))
-                os.close(pidfd)
+            self.answer(b"N", proc, incarnation, 0, text=str(error.strerror or error))
+        else:
+            if pid == 0:
+                self._become(proc, incarnation, fds)
+                return proc, incarnation, fds
+            self._made(pid, proc, incarnation)
         for fd in fds:
             os.close(fd)
         return None
+
+    def _made(self, pid: int, proc: int, incarnation: int) -> None:
+        """Tell of a child. It is not reaped before this loop turns again, so that the number is still its."""
+        self._procs[pid] = (proc, incarnation)
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:
+            # The agent sees that the descriptor is missing; the child ends when its lane closes.
+            self.answer(b"F", proc, incarnation, pid)
+        else:
+            self.answer(b"F", proc, incarnation, pid, fds=(pidfd,))
+            os.close(pidfd)
 
     def _become(self, proc: int, incarnation: int, fds: list[int]) -> None:
         """In the child: leave everything of the template behind."""
@@ -212,16 +250,19 @@ class _Template:
         any_proc = False
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                # Told first, reaped then: who finds the process gone has its status already.
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 break
-            if pid == 0:
+            if ended is None:
                 break
-            self._adopted.discard(pid)
+            pid = ended.si_pid
             if pid in self._procs:
                 any_proc = True
-                proc, incarnation = self._procs.pop(pid)
-                self.answer(b"X", proc, incarnation, status)
+                status = ended.si_status << 8 if ended.si_code == os.CLD_EXITED else ended.si_status
+                self.answer(b"X", *self._procs.pop(pid), status)
+            self._adopted.discard(pid)
+            os.waitpid(pid, 0)
         if any_proc:
             self._kill_orphans()
 

@@ -1,4 +1,4 @@
-"""What procs of the tests do with their lives: each function is the `setup` of a proc. Imported by procs: no pytest here."""
+"""What procs of the tests do with their lives: each function is the `setup` of a proc. No pytest here."""
 
 import asyncio
 import ctypes
@@ -88,7 +88,7 @@ def list_descriptors(path):
 def hold(mebibytes):
     """Touch every page of so much memory."""
     block = bytearray(mebibytes << 20)
-    block[:: 4096] = b"\1" * len(block[::4096])
+    block[::4096] = b"\1" * len(block[::4096])
     kept.append(block)
 
 
@@ -110,7 +110,11 @@ def descend(path):
     # In the group, in a session of its own, without our variables.
     note(subprocess.Popen(sleep).pid)
     note(subprocess.Popen(sleep, start_new_session=True).pid)
-    note(subprocess.Popen(sleep, start_new_session=True, env={"ROOST_TEST_SESSION": os.environ["ROOST_TEST_SESSION"]}).pid)
+    note(
+        subprocess.Popen(
+            sleep, start_new_session=True, env={"ROOST_TEST_SESSION": os.environ["ROOST_TEST_SESSION"]}
+        ).pid
+    )
     # Forked, and away from us twice: a daemon.
     if os.fork() == 0:
         os.setsid()
@@ -120,7 +124,10 @@ def descend(path):
         note(pid)
         os._exit(0)
     # A chain.
-    script = f"import subprocess, sys, time; p = subprocess.Popen({sleep!r}, start_new_session=True); print(p.pid, flush=True); time.sleep(1000)"
+    script = (
+        f"import subprocess, time\nprint(subprocess.Popen({sleep!r}, start_new_session=True).pid, flush=True)\n"
+        "time.sleep(1000)\n"
+    )
     chain = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True)
     note(chain.pid)
     note(int(chain.stdout.readline()))
@@ -129,7 +136,7 @@ def descend(path):
 
 def ignore_sigterm():
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    block_loop()
+    return block_loop()
 
 
 def block_loop():

@@ -9,10 +9,9 @@ import sys
 import time
 from pathlib import Path
 
+from roost import serialize
 from roost._roost import Control
 from roost.config import Config
-
-from roost import serialize
 
 MESH = 7
 
@@ -100,7 +99,7 @@ class Driver:
                 _, proc, incarnation, fd, _ = notice
                 self.fds[proc, incarnation] = fd
 
-    def until(self, condition, timeout_s=20.0):
+    def until(self, condition, timeout_s=60.0):
         """The first notice for which this holds, with the time at which it was read."""
         end = time.monotonic() + timeout_s
         looked = 0
@@ -119,8 +118,14 @@ class Driver:
 
     def when(self, proc, status, incarnation=0):
         """The same, with the time at which it was read."""
-        want = (proc, incarnation, status)
-        at, notice = self.until(lambda notice: notice[0] == "member" and notice[2:5] == want)
+        want, ends = (proc, incarnation, status), ("failed", "stopped")
+
+        def told(notice):
+            return notice[0] == "member" and (notice[2:5] == want or (notice[2] == proc and notice[4] in ends))
+
+        at, notice = self.until(told)
+        # It may end long after the one that is asked for: then that is still to be found before it.
+        assert notice[2:5] == want, f"{proc:x} has ended instead: {notice[3:]}"
         return at, notice[5]
 
     def story(self, proc):

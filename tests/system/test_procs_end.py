@@ -28,9 +28,12 @@ def test_a_kill_is_heard_at_once():
     with Driver() as driver:
         procs, pids = driver.up(10)
         seconds = [kill_and_hear(driver, proc, pid) for proc, pid in zip(procs, pids, strict=True)]
-        assert statistics.median(seconds) < 0.02
+        # The best shows what it takes; the median leaves room for a machine that is busy with something else.
+        assert min(seconds) < 0.01
+        assert statistics.median(seconds) < 0.05
 
 
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("mebibytes", [2048, pytest.param(8192, marks=pytest.mark.slow)])
 def test_a_big_proc_is_heard_long_before_its_memory_is_free(mebibytes):
     with Driver() as driver:
@@ -133,7 +136,11 @@ def test_restart_on_request():
 
 @pytest.mark.parametrize(
     ("setup", "signal_number", "seconds"),
-    [(lives.block_loop, signal.SIGTERM, 0.3), (lives.ignore_sigterm, signal.SIGKILL, 0.6), (lives.hold_gil, signal.SIGTERM, 0.3)],
+    [
+        (lives.block_loop, signal.SIGTERM, 0.3),
+        (lives.ignore_sigterm, signal.SIGKILL, 0.6),
+        (lives.hold_gil, signal.SIGTERM, 0.3),
+    ],
 )
 def test_a_stop_escalates(setup, signal_number, seconds):
     with Driver() as driver:

@@ -72,9 +72,10 @@ def test_stopped_procs_do_not_outlive_their_driver_either(job):
 
 
 @pytest.mark.parametrize("end", ["kill", "stop"])
-def test_descendants_die_with_their_proc_and_those_of_others_live(tmp_path, end):
+@pytest.mark.parametrize("cold", [False, True])
+def test_descendants_die_with_their_proc_and_those_of_others_live(tmp_path, end, cold):
     with Driver() as driver:
-        [first], [pid] = driver.up(1, (lives.descend, tmp_path / "first"))
+        [first], [pid] = driver.up(1, (lives.descend, tmp_path / "first"), cold=cold)
         driver.up(1, (lives.descend, tmp_path / "second"))
         doomed = [int(line) for line in lines(tmp_path / "first", DESCENDANTS)]
         others = [int(line) for line in lines(tmp_path / "second", DESCENDANTS)]
@@ -97,3 +98,30 @@ def test_the_template_forgets_nothing_at_the_end_of_the_job(tmp_path):
     template = template_pid(driver.job)
     driver.close()
     assert all_gone([template, *found])
+
+
+def test_a_template_that_still_imports_ends_with_its_driver(tmp_path):
+    (tmp_path / "endless_import.py").write_text(
+        f"import lives, time\nlives.tell({str(tmp_path / 'here')!r}, 1)\ntime.sleep(1000)\n"
+    )
+    script = (
+        f"import sys\nsys.path[:] = {[*sys.path, str(tmp_path)]!r}\n"
+        "import procs\ndriver = procs.Driver()\ndriver.spawn(preload=['endless_import'])\n"
+        "print(driver.job.hex(), flush=True)\nsys.stdin.read()\n"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", script], text=True, **pipes) as process:
+        job = bytes.fromhex(process.stdout.readline())
+        lines(tmp_path / "here", 1)
+        template = template_pid(job)
+        process.kill()
+    assert all_gone([template])
+
+
+def test_a_control_that_is_only_dropped_ends_its_procs():
+    driver = Driver()
+    _, pids = driver.up(2)
+    del driver.control
+    assert all_gone(pids)
+    for fd in driver.fds.values():
+        os.close(fd)

@@ -172,7 +172,9 @@ def test_without_descriptors_a_spawn_fails_with_the_reason_and_the_rest_lives():
 
 
 def failure_or_none(driver, proc):
-    _, notice = driver.until(lambda notice: notice[0] == "member" and notice[2] == proc and notice[4] in ("up", "failed"))
+    _, notice = driver.until(
+        lambda notice: notice[0] == "member" and notice[2] == proc and notice[4] in ("up", "failed")
+    )
     return notice[5].get("reason")
 
 

@@ -52,11 +52,11 @@ pub enum Envelope<T> {
 }
 
 /// Which warm process forks a proc: one for each list of modules and search path.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct TemplateKey {
     /// Modules that are imported before the first fork.
     pub preload: Vec<String>,
-    /// Where they are looked for.
+    /// Where they are looked for; where it is empty, where the interpreter looks by itself.
     pub sys_path: Vec<String>,
 }
 
@@ -101,7 +101,7 @@ pub struct Spawn {
     pub name: String,
     /// The proc whose actor spawned it; the mesh does not outlive it.
     pub owner: ProcId,
-    /// The template that forks them; none when all start cold.
+    /// The template that forks them; none when all start cold, which needs one without modules.
     pub template: Option<TemplateKey>,
     /// The environment that the template is started with, where it does not run yet.
     pub template_environ: Environ,

@@ -53,7 +53,10 @@ pub(super) struct Proc {
     pub(super) label: String,
     pub(super) owner: ProcId,
     pub(super) launch: Launch,
-    pub(super) template: Option<TemplateId>,
+    /// What forks it.
+    pub(super) template: TemplateId,
+    /// What executes it in a cold start: a template without modules of the user's.
+    pub(super) light: TemplateId,
     /// The environment of a cold start for which the launch gives none.
     pub(super) environ: Environ,
     pub(super) policy: Option<Policy>,
@@ -88,7 +91,8 @@ pub(super) struct Proc {
 pub(super) struct Shared {
     pub(super) mesh: MeshId,
     pub(super) owner: ProcId,
-    pub(super) template: Option<TemplateId>,
+    pub(super) template: TemplateId,
+    pub(super) light: TemplateId,
     pub(super) environ: Environ,
     pub(super) policy: Option<Policy>,
     pub(super) logs: bool,
@@ -101,6 +105,7 @@ impl Proc {
             mesh,
             owner,
             template,
+            light,
             environ,
             policy,
             logs,
@@ -113,6 +118,7 @@ impl Proc {
             owner,
             launch,
             template,
+            light,
             environ,
             policy,
             logs,
@@ -148,6 +154,15 @@ impl Proc {
         self.start_failure = None;
         self.launches_lost = 0;
         self.next_slot = 0;
+    }
+
+    /// The template that its next launch needs.
+    pub(super) fn parent(&self) -> TemplateId {
+        if self.launch.is_cold() {
+            self.light
+        } else {
+            self.template
+        }
     }
 
     /// The next place in its started page. They come round again: by then the first lanes are long over.

@@ -2,20 +2,24 @@
 
 use super::proc::{Phase, Proc, Shared};
 use super::{Agent, Order, Output, Signal, Source};
-use crate::control::{Launch, Spawn, Status, Times, ToClient};
+use crate::control::{Launch, Spawn, Status, TemplateKey, Times, ToClient};
 use crate::id::{Incarnation, ProcId};
 use crate::limits::{ASK_WARNING_NS, LAUNCHES_LOST_MAX};
 
 impl Agent {
     pub(super) fn spawn(&mut self, now_ns: u64, from: ProcId, spawn: Spawn) {
-        let template = spawn
-            .template
-            .map(|key| self.templates.wanted(key, &spawn.template_environ));
+        let key = spawn.template.unwrap_or_default();
+        let light = TemplateKey {
+            preload: Vec::new(),
+            sys_path: key.sys_path.clone(),
+        };
+        let environ = spawn.template_environ;
         let shared = Shared {
             mesh: spawn.mesh,
             owner: spawn.owner,
-            template,
-            environ: spawn.template_environ,
+            template: self.templates.wanted(key, &environ),
+            light: self.templates.wanted(light, &environ),
+            environ,
             policy: spawn.policy,
             logs: spawn.logs,
             ask: spawn.ask,
@@ -54,37 +58,31 @@ impl Agent {
 
     /// Give the order for a queued proc, when its template can take it.
     pub(super) fn launch(&mut self, id: ProcId) {
-        let Some(proc) = self.procs.get(&id) else { return };
-        let source = match proc.template {
-            Some(template) if !proc.launch.is_cold() => match self.templates.source(template) {
-                Ok(Some(source)) => source,
-                Ok(None) => return,
-                Err(start) => {
-                    self.outputs.push_back(start);
-                    return;
-                }
-            },
-            _ => None,
+        let Some(proc) = self.procs.get_mut(&id) else {
+            return;
         };
-        let proc = self.procs.get_mut(&id).expect("looked up above");
+        let template = proc.parent();
+        let forks = match self.templates.room(template) {
+            Ok(Some(forks)) => forks,
+            Ok(None) => return,
+            Err(start) => {
+                self.outputs.push_back(start);
+                return;
+            }
+        };
         proc.phase = Phase::Starting { ready: false };
-        let source = source.map_or_else(
-            || {
-                Source::Cold(
-                    proc.launch
-                        .environ
-                        .clone()
-                        .unwrap_or_else(|| proc.environ.clone()),
-                )
-            },
-            Source::Template,
-        );
+        let source = if forks && !proc.launch.is_cold() {
+            Source::Fork
+        } else {
+            Source::Cold(proc.launch.environ.as_ref().unwrap_or(&proc.environ).clone())
+        };
         let mut order = Order {
             proc: id,
             incarnation: proc.incarnation,
             owner: proc.owner,
             owner_slot: None,
             label: proc.label.clone(),
+            template,
             source,
             command: proc.launch.command.clone(),
             spec: proc.launch.spec.clone(),
@@ -92,9 +90,7 @@ impl Agent {
             logs: proc.logs,
         };
         let own = proc.take_slot();
-        if let Source::Template(template) = order.source {
-            self.templates.requested(template, id);
-        }
+        self.templates.requested(template, id);
         order.owner_slot = self.take_slot(order.owner);
         self.lanes
             .insert((id, Some(own)), (order.owner, order.owner_slot));

@@ -18,10 +18,11 @@ enum State {
     Idle,
     /// It imports. `starts`: how often it was started without ever being ready.
     Loading { starts: u32 },
-    /// It forks. `unanswered`: requests in its hands.
-    Ready { unanswered: BTreeSet<ProcId> },
-    /// Forks of it are not safe.
-    Refused,
+    /// It makes procs. `forks`: whether a fork of it is safe; else it executes them. `unanswered`: in its hands.
+    Ready {
+        forks: bool,
+        unanswered: BTreeSet<ProcId>,
+    },
 }
 
 #[derive(Debug)]
@@ -49,17 +50,14 @@ impl Templates {
         TemplateId(u32::try_from(index).expect("templates are few"))
     }
 
-    /// Where a launch comes from: the template, a cold start (`Some(None)`), or nothing yet (`None`). The error is
-    /// what has to be done first.
-    #[expect(
-        clippy::option_option,
-        reason = "not yet, and not from the template, are two answers"
-    )]
-    pub(super) fn source(&mut self, id: TemplateId) -> Result<Option<Option<TemplateId>>, Output> {
+    /// Whether it takes a request now: yes, with whether it may be one to fork, or not yet. The error is what has to
+    /// be done first.
+    pub(super) fn room(&mut self, id: TemplateId) -> Result<Option<bool>, Output> {
         let template = self.get(id);
         match &template.state {
-            State::Ready { unanswered } => Ok((unanswered.len() < TEMPLATE_REQUESTS_MAX).then_some(Some(id))),
-            State::Refused => Ok(Some(None)),
+            State::Ready { forks, unanswered } => {
+                Ok((unanswered.len() < TEMPLATE_REQUESTS_MAX).then_some(*forks))
+            }
             State::Loading { .. } => Ok(None),
             State::Idle => Err(template.start(id, 1)),
         }
@@ -67,7 +65,7 @@ impl Templates {
 
     /// A request is given to this template.
     pub(super) fn requested(&mut self, id: TemplateId, proc: ProcId) {
-        if let State::Ready { unanswered } = &mut self.get(id).state {
+        if let State::Ready { unanswered, .. } = &mut self.get(id).state {
             unanswered.insert(proc);
         }
     }
@@ -75,7 +73,7 @@ impl Templates {
     /// A request was answered, or will not be. Gives whether that made room.
     pub(super) fn answered(&mut self, id: TemplateId, proc: ProcId) -> bool {
         match &mut self.get(id).state {
-            State::Ready { unanswered } => unanswered.remove(&proc),
+            State::Ready { unanswered, .. } => unanswered.remove(&proc),
             _ => false,
         }
     }
@@ -98,14 +96,18 @@ impl Template {
 
 impl Agent {
     pub(super) fn template_ready(&mut self, id: TemplateId) {
+        self.template_serves(id, true);
+    }
+
+    fn template_serves(&mut self, id: TemplateId, forks: bool) {
         self.templates.get(id).state = State::Ready {
+            forks,
             unanswered: BTreeSet::new(),
         };
         self.launch_queued(id);
     }
 
     pub(super) fn template_refused(&mut self, id: TemplateId, reason: &str) {
-        self.templates.get(id).state = State::Refused;
         let mut owners: Vec<ProcId> = self.queued(id).into_iter().map(|(_, _, owner)| owner).collect();
         owners.sort_unstable();
         owners.dedup();
@@ -113,7 +115,7 @@ impl Agent {
             let text = format!("procs start cold, without a template: {reason}");
             self.send(owner, ToClient::Warning { text });
         }
-        self.launch_queued(id);
+        self.template_serves(id, false);
     }
 
     pub(super) fn template_failed(&mut self, now_ns: u64, id: TemplateId, reason: &str, stderr: &str) {
@@ -139,13 +141,13 @@ impl Agent {
             }
             State::Loading { .. } => self.template_failed(now_ns, id, reason, stderr),
             State::Ready { .. } => template.state = State::Idle,
-            State::Idle | State::Refused => {}
+            State::Idle => {}
         }
     }
 
     /// The template has answered for this proc: the next one has its turn.
     pub(super) fn template_answered(&mut self, id: ProcId) {
-        let Some(template) = self.procs.get(&id).and_then(|proc| proc.template) else {
+        let Some(template) = self.procs.get(&id).map(Proc::parent) else {
             return;
         };
         if self.templates.answered(template, id) {
@@ -161,7 +163,7 @@ impl Agent {
 
     /// Who waits for this template, in the order of the spawns.
     fn queued(&self, id: TemplateId) -> Vec<(ProcId, Incarnation, ProcId)> {
-        let waits = |proc: &Proc| proc.template == Some(id) && matches!(proc.phase, Phase::Queued);
+        let waits = |proc: &Proc| proc.parent() == id && matches!(proc.phase, Phase::Queued);
         let mut queued: Vec<_> = self.procs.iter().filter(|(_, proc)| waits(proc)).collect();
         queued.sort_unstable_by_key(|(_, proc)| proc.number);
         queued

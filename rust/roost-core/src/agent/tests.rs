@@ -6,7 +6,7 @@ mod schedules;
 mod sources;
 
 use super::*;
-use crate::control::{DeathKind, Launch, Next, Rank, Spawn};
+use crate::control::{DeathKind, Exit, Launch, Next, Rank, Spawn, TemplateKey};
 use crate::id::MeshId;
 use crate::restart::{Policy, Scope, When, WhileDown};
 
@@ -81,6 +81,8 @@ struct Rig {
     agent: Agent,
     now_ns: u64,
     said: Vec<Output>,
+    /// Templates are ready at once; most tests are not about them.
+    templates_ready: bool,
 }
 
 impl Rig {
@@ -93,6 +95,15 @@ impl Rig {
             agent: Agent::new(proc(DRIVER), patience, 1),
             now_ns: SECOND,
             said: Vec::new(),
+            templates_ready: true,
+        }
+    }
+
+    /// Whose templates are the test's to answer for.
+    fn with_templates() -> Self {
+        Self {
+            templates_ready: false,
+            ..Self::new()
         }
     }
 
@@ -111,7 +122,12 @@ impl Rig {
     fn input(&mut self, input: Input) {
         self.agent.handle(self.now_ns, input);
         while let Some(output) = self.agent.next_output() {
-            self.said.push(output);
+            match output {
+                Output::StartTemplate { template, .. } if self.templates_ready => {
+                    self.agent.handle(self.now_ns, Input::TemplateReady(template));
+                }
+                output => self.said.push(output),
+            }
         }
     }
 

@@ -213,7 +213,7 @@ impl Host {
 
     fn event(&mut self, source: Source, flags: EventFlags) {
         match source {
-            Source::Template(id) => self.template_readable(id, flags),
+            Source::Template(id) => self.template_readable(id),
             Source::Client(id) => self.client_readable(id, flags),
             Source::Wake => self.commands(),
             Source::Handover => self.door.flush(),

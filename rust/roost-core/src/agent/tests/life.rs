@@ -164,7 +164,7 @@ fn nothing_starts_after_a_stop() {
         incarnation: Incarnation(0),
         seen: Seen::default(),
     });
-    let mut queued = Rig::new();
+    let mut queued = Rig::with_templates();
     queued.say(DRIVER, ToAgent::Spawn(Box::new(warm(&[1]))));
     for mut rig in [waiting, asking, dying, queued] {
         let has_template = rig
@@ -332,7 +332,11 @@ fn the_exit_status_is_waited_for_a_moment() {
 
     // Its parent may be quicker than its tombstone.
     let mut rig = Rig::with(spawn(&[1]));
-    rig.input(Input::Exited { proc: proc(1), incarnation: Incarnation(0), exit: Exit::Code(3) });
+    rig.input(Input::Exited {
+        proc: proc(1),
+        incarnation: Incarnation(0),
+        exit: Exit::Code(3),
+    });
     assert_eq!(story(&rig.statuses(DRIVER)), [""; 0]);
     died(&mut rig);
     assert_eq!(story(&rig.statuses(DRIVER)), ["dead", "failed"]);

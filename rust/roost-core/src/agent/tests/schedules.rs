@@ -85,7 +85,7 @@ struct World {
     asked: Vec<(u64, u32)>,
     /// The last epoch that each receiver heard.
     epochs: BTreeMap<u64, u32>,
-    templates_loading: bool,
+    loading: Vec<TemplateId>,
 }
 
 impl World {
@@ -94,7 +94,7 @@ impl World {
             match output {
                 Output::Launch(order) => self.launched(&order),
                 Output::Send { to, message, .. } => self.told(rig.now_ns, to.get(), message),
-                Output::StartTemplate { .. } => self.templates_loading = true,
+                Output::StartTemplate { template, .. } => self.loading.push(template),
                 Output::Signal {
                     proc, incarnation, ..
                 } => {
@@ -334,14 +334,16 @@ impl World {
                     );
                 }
             }
-            Step::Template(what) if self.templates_loading => self.template(rig, what),
+            Step::Template(what) => self.template(rig, what),
             _ => {}
         }
     }
 
     fn template(&mut self, rig: &mut Rig, what: u8) {
-        self.templates_loading = false;
-        let (template, reason, stderr) = (TemplateId(0), "template".to_owned(), String::new());
+        let Some(template) = self.loading.pop() else {
+            return;
+        };
+        let (reason, stderr) = ("template".to_owned(), String::new());
         rig.input(match what {
             0 => Input::TemplateFailed {
                 template,
@@ -362,7 +364,7 @@ impl World {
 proptest! {
     #[test]
     fn promises_hold_in_any_schedule(steps in prop::collection::vec(step(), 1..120)) {
-        let (mut rig, mut world, mut spawned) = (Rig::new(), World::default(), 0);
+        let (mut rig, mut world, mut spawned) = (Rig::with_templates(), World::default(), 0);
         for step in steps {
             world.run(&mut rig, step, &mut spawned);
             world.take(&mut rig);

@@ -15,7 +15,7 @@ fn launch(spec: &[u8]) -> Launch {
 
 #[test]
 fn procs_wait_for_their_template_which_starts_once() {
-    let mut rig = Rig::new();
+    let mut rig = Rig::with_templates();
     rig.say(DRIVER, ToAgent::Spawn(Box::new(warm(&[2, 1]))));
     rig.say(DRIVER, ToAgent::Spawn(Box::new(warm(&[3]))));
     let starts = rig
@@ -35,7 +35,7 @@ fn procs_wait_for_their_template_which_starts_once() {
 #[test]
 fn a_template_has_a_bounded_number_of_requests_in_its_hands() {
     let numbers: Vec<u64> = (1..=TEMPLATE_REQUESTS_MAX as u64 + 2).collect();
-    let mut rig = Rig::new();
+    let mut rig = Rig::with_templates();
     rig.say(DRIVER, ToAgent::Spawn(Box::new(warm(&numbers))));
     rig.input(Input::TemplateReady(TEMPLATE));
     assert_eq!(rig.launches().len(), TEMPLATE_REQUESTS_MAX);
@@ -56,7 +56,7 @@ fn a_template_has_a_bounded_number_of_requests_in_its_hands() {
 
 #[test]
 fn a_template_that_cannot_fork_is_done_without() {
-    let mut rig = Rig::new();
+    let mut rig = Rig::with_templates();
     rig.say(DRIVER, ToAgent::Spawn(Box::new(warm(&[1]))));
     rig.take();
     rig.input(Input::TemplateRefused {
@@ -72,7 +72,7 @@ fn a_template_that_cannot_fork_is_done_without() {
 
 #[test]
 fn what_waits_for_a_template_that_cannot_import_fails_and_a_later_try_is_made() {
-    let mut rig = Rig::new();
+    let mut rig = Rig::with_templates();
     rig.say(DRIVER, ToAgent::Spawn(Box::new(warm(&[1]))));
     rig.take();
     let (reason, stderr) = ("importing torch raised".to_owned(), "Traceback".to_owned());
@@ -99,7 +99,7 @@ fn what_waits_for_a_template_that_cannot_import_fails_and_a_later_try_is_made() 
 
 #[test]
 fn a_killed_template_is_started_again_but_not_for_ever() {
-    let mut rig = Rig::new();
+    let mut rig = Rig::with_templates();
     rig.say(DRIVER, ToAgent::Spawn(Box::new(warm(&[1]))));
     let ended = || Input::TemplateEnded {
         template: TEMPLATE,
@@ -118,7 +118,7 @@ fn a_killed_template_is_started_again_but_not_for_ever() {
 
 #[test]
 fn a_launch_that_was_lost_with_its_template_is_ordered_again() {
-    let mut rig = Rig::new();
+    let mut rig = Rig::with_templates();
     rig.say(DRIVER, ToAgent::Spawn(Box::new(warm(&[1]))));
     rig.input(Input::TemplateReady(TEMPLATE));
     rig.take();
@@ -251,4 +251,25 @@ fn recorded_constructors_go_to_later_incarnations() {
         |output| matches!(output, Output::Send { message: ToClient::Member(member), .. }
         if matches!(&member.status, Status::Starting { actors, .. } if *actors == [mesh(20), mesh(22)]))
     ));
+}
+
+#[test]
+fn a_cold_start_needs_a_template_without_modules() {
+    let mut rig = Rig::with_templates();
+    let mut mixed = warm(&[1, 2]);
+    mixed.ranks[1].launch.environ = Some(Vec::new());
+    rig.say(DRIVER, ToAgent::Spawn(Box::new(mixed)));
+    let keys: Vec<Vec<String>> = rig
+        .take()
+        .into_iter()
+        .filter_map(|output| match output {
+            Output::StartTemplate { key, .. } => Some(key.preload),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(keys, [vec!["torch".to_owned()], vec![]]);
+    rig.input(Input::TemplateReady(TemplateId(1)));
+    assert_eq!(rig.launches(), [(2, 0)]);
+    rig.input(Input::TemplateReady(TemplateId(0)));
+    assert_eq!(rig.launches(), [(1, 0)]);
 }

@@ -9,6 +9,7 @@ use roost_core::control::{Bytes, Environ};
 use roost_core::id::{Incarnation, ProcId};
 use roost_core::limits::STARTED_SLOTS;
 use rustix::event::epoll::EventFlags;
+use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::pump::{Pump, Stream};
@@ -75,42 +76,34 @@ impl Host {
     /// Carry out an order.
     pub(super) fn launch(&mut self, order: &Order) {
         let (proc, incarnation) = (order.proc, order.incarnation);
-        if let Err(error) = self.try_launch(order) {
-            self.drop_running(proc);
-            let reason = error.to_string();
-            self.inputs.push_back(Input::LaunchFailed {
-                proc,
-                incarnation,
-                reason,
+        let Err(error) = self.try_launch(order) else {
+            return;
+        };
+        self.drop_running(proc);
+        self.inputs
+            .push_back(if error.kind() == io::ErrorKind::NotConnected {
+                Input::LaunchLost { proc, incarnation }
+            } else {
+                Input::LaunchFailed {
+                    proc,
+                    incarnation,
+                    reason: error.to_string(),
+                }
             });
-        }
     }
 
+    /// # Errors
+    ///
+    /// `NotConnected` when its template has ended.
     fn try_launch(&mut self, order: &Order) -> io::Result<()> {
         let (running, ends, owner_end) = self.prepare(order)?;
         self.running.insert(order.proc, running);
         self.register_running(order.proc)?;
-        let template = self.templates.get(&order.template);
-        let template = template.ok_or_else(|| io::Error::other("the template has ended"))?;
-        match &order.source {
-            Making::Fork => {
-                let request = request(b'F', order.incarnation, order.proc);
-                socket::send(&template.socket, &request, &ends.descriptors(&self.own))?;
-            }
-            Making::Cold(environ) => {
-                // The descriptors wait in the socket that becomes its standard input.
-                let (outside, inside) = socket::packet_pair()?;
-                let request = request(b'S', order.incarnation, order.proc);
-                socket::send(&outside, &request, &ends.descriptors(&self.own))?;
-                let program = memory::file("roost-program", &self.program(order, environ))?;
-                let given = [
-                    inside.as_fd(),
-                    ends.stdout.as_fd(),
-                    ends.stderr.as_fd(),
-                    program.as_fd(),
-                ];
-                socket::send(&template.socket, &request, &given)?;
-            }
+        match self.request(order, &ends) {
+            // Its end is on its way to us, and is what will be told of this order.
+            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
+            Err(Errno::NOTCONN) => return Err(io::ErrorKind::NotConnected.into()),
+            Err(error) => return Err(error.into()),
         }
         self.order_given(order.template, order.proc);
         let owner = LaneEnd {
@@ -129,6 +122,31 @@ impl Host {
         };
         self.hand_out(owner, own, owner_end);
         Ok(())
+    }
+
+    /// Ask the template for the process.
+    fn request(&self, order: &Order, ends: &ProcEnds) -> Result<(), Errno> {
+        let template = self.templates.get(&order.template).ok_or(Errno::NOTCONN)?;
+        match &order.source {
+            Making::Fork => {
+                let request = request(b'F', order.incarnation, order.proc);
+                socket::send(&template.socket, &request, &ends.descriptors(&self.own))
+            }
+            Making::Cold(environ) => {
+                // The descriptors wait in the socket that becomes its standard input.
+                let (outside, inside) = socket::packet_pair()?;
+                let request = request(b'S', order.incarnation, order.proc);
+                socket::send(&outside, &request, &ends.descriptors(&self.own))?;
+                let program = memory::file("roost-program", &self.program(order, environ))?;
+                let given = [
+                    inside.as_fd(),
+                    ends.stdout.as_fd(),
+                    ends.stderr.as_fd(),
+                    program.as_fd(),
+                ];
+                socket::send(&template.socket, &request, &given)
+            }
+        }
     }
 
     /// Everything that the process and its owner get.
@@ -184,7 +202,7 @@ impl Host {
         Ok(result?)
     }
 
-    fn register_ends(&mut self, id: ProcId, running: &mut Running) -> Result<(), rustix::io::Errno> {
+    fn register_ends(&mut self, id: ProcId, running: &mut Running) -> Result<(), Errno> {
         let mut sources = Vec::new();
         if let Some(lane) = &running.control {
             running.control_source = self.register(lane.socket(), Source::Client(id), EventFlags::IN)?;

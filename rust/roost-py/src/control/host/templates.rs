@@ -35,7 +35,7 @@ const PACKET_BYTES_MAX: usize = 16 << 10;
 const HEAD_BYTES: usize = 20;
 
 /// How long a template may take to end at the end of the job; it ends its orphans first.
-const END_WAIT_NS: u64 = 1_000_000_000;
+const END_WAIT_NS: u64 = 3_000_000_000;
 
 #[derive(Debug)]
 pub(super) struct TemplateProcess {
@@ -192,7 +192,7 @@ impl Host {
     }
 
     /// Take what a template says.
-    pub(super) fn template_readable(&mut self, id: TemplateId, _flags: EventFlags) {
+    pub(super) fn template_readable(&mut self, id: TemplateId) {
         let mut buffer = vec![0; PACKET_BYTES_MAX];
         loop {
             let Some(template) = self.templates.get(&id) else {
@@ -306,7 +306,7 @@ impl Host {
 
     /// A template's process is gone.
     pub(super) fn template_ended(&mut self, id: TemplateId) {
-        self.template_readable(id, EventFlags::IN);
+        self.template_readable(id);
         let stderr = self.template_stderr(id);
         let Some(template) = self.templates.remove(&id) else {
             return;

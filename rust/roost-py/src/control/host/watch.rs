@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use roost_core::agent::{Input, Seen};
+use roost_core::agent::{Input, Seen, TemplateId};
 use roost_core::control::Exit;
 use roost_core::id::{Incarnation, ProcId};
 use rustix::event::epoll;
@@ -89,8 +89,15 @@ impl Host {
 
     /// Read what it left, and tell the agent.
     fn died(&mut self, id: ProcId, pid: u32, likely: Option<Exit>) {
-        // What it said last counts.
+        // What it said last counts, and what its template says of it. A template tells the status before it reaps, so
+        // that it is there when nothing is to be seen of the process any more.
         self.hear(id, usize::MAX);
+        if likely.is_none() {
+            let templates: Vec<TemplateId> = self.templates.keys().copied().collect();
+            for template in templates {
+                self.template_readable(template);
+            }
+        }
         let oom = likely.is_none_or(|exit| exit == Exit::Signal(9)) && self.oom_kills_rose();
         let mark_job = self.config.job;
         let Some(running) = self.running.get_mut(&id) else {

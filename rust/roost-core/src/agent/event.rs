@@ -1,0 +1,227 @@
+//! What goes into the agent and what comes out of it.
+
+use super::TemplateId;
+use crate::control::{Bytes, Environ, Exit, TemplateKey, ToAgent, ToClient};
+use crate::id::{Incarnation, ProcId};
+
+/// A descriptor that the layer above holds for a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Token(pub u64);
+
+/// What happened.
+#[derive(Debug)]
+pub enum Input {
+    /// A proc, or the driver, said something.
+    Message {
+        /// Who.
+        from: ProcId,
+        /// What.
+        message: ToAgent,
+        /// The descriptor that came with it.
+        descriptor: Option<Token>,
+    },
+    /// A template has imported its modules and forks from now on.
+    TemplateReady(TemplateId),
+    /// A template has imported its modules, but cannot fork safely: what needs it starts cold.
+    TemplateRefused {
+        /// The template.
+        template: TemplateId,
+        /// Why.
+        reason: String,
+    },
+    /// A template could not import what it was asked for.
+    TemplateFailed {
+        /// The template.
+        template: TemplateId,
+        /// Why.
+        reason: String,
+        /// The last lines of its stderr.
+        stderr: String,
+    },
+    /// A template's process ended.
+    TemplateEnded {
+        /// The template.
+        template: TemplateId,
+        /// Whether something killed it: then it is worth another try.
+        killed: bool,
+        /// How it ended, for people.
+        reason: String,
+        /// The last lines of its stderr.
+        stderr: String,
+    },
+    /// The process of a launch exists.
+    Launched {
+        /// The proc.
+        proc: ProcId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// The process.
+        pid: u32,
+    },
+    /// The process of a launch could not be made.
+    LaunchFailed {
+        /// The proc.
+        proc: ProcId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// Why.
+        reason: String,
+    },
+    /// The template ended before it answered a launch.
+    LaunchLost {
+        /// The proc.
+        proc: ProcId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+    },
+    /// A process is ending: nothing of it runs any more, though its memory may not be free yet.
+    Died {
+        /// The proc.
+        proc: ProcId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// What was seen.
+        seen: Seen,
+    },
+    /// The exit status of a process.
+    Exited {
+        /// The proc.
+        proc: ProcId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// How it ended.
+        exit: Exit,
+    },
+    /// A process is gone, with its memory. Comes after [`Input::Died`].
+    Gone {
+        /// The proc.
+        proc: ProcId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+    },
+    /// The two ends of a lane could not be made.
+    PairFailed {
+        /// One end.
+        first: ProcId,
+        /// The other.
+        second: ProcId,
+        /// Why.
+        reason: String,
+    },
+    /// Everything ends now: no proc is started again, those that run are killed.
+    Close,
+    /// Nothing but the time.
+    Tick,
+}
+
+/// What is known at the end of a process.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// How it ended, where that is certain already.
+    pub exit: Option<Exit>,
+    /// How it seems to have ended, for when no status comes.
+    pub likely: Option<Exit>,
+    /// Whether the kernel's memory killer was at work.
+    pub oom: bool,
+    /// The last lines of its stderr.
+    pub stderr: String,
+    /// Its started page, by slot; what is missing at the end is zero.
+    pub started: Vec<u64>,
+}
+
+/// A signal to a proc.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Signal {
+    /// SIGTERM.
+    Terminate,
+    /// SIGKILL.
+    Kill,
+}
+
+/// How a process is made. Either way its parent is a template, which adopts and reaps what it leaves behind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A fork of the template.
+    Fork,
+    /// Executed by it, with this environment.
+    Cold(Environ),
+}
+
+/// Make the process of one incarnation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order {
+    /// The proc.
+    pub proc: ProcId,
+    /// Its incarnation.
+    pub incarnation: Incarnation,
+    /// Who gets the other end of its first data lane.
+    pub owner: ProcId,
+    /// The place in the owner's started page for it.
+    pub owner_slot: Option<u32>,
+    /// Its name as people read it.
+    pub label: String,
+    /// Its parent.
+    pub template: TemplateId,
+    /// How it is made.
+    pub source: Source,
+    /// What stands for the interpreter, in a cold start.
+    pub command: Option<Vec<String>>,
+    /// The spawn message.
+    pub spec: Bytes,
+    /// Constructors to run, recorded since the spawn.
+    pub recorded: Vec<Bytes>,
+    /// Whether its output goes on to the driver's.
+    pub logs: bool,
+}
+
+/// One end of a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaneEnd {
+    /// Who gets it.
+    pub proc: ProcId,
+    /// The incarnation that gets it.
+    pub incarnation: Incarnation,
+    /// The place in its started page for the other.
+    pub slot: Option<u32>,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Output {
+    /// Start a template.
+    StartTemplate {
+        /// Its number in what follows.
+        template: TemplateId,
+        /// What it imports.
+        key: TemplateKey,
+        /// Its environment.
+        environ: Environ,
+    },
+    /// Start a proc. Its owner gets its end of the data lane as [`ToClient::Connected`] once the order is given.
+    Launch(Box<Order>),
+    /// Tell a proc, or the driver.
+    Send {
+        /// Whom.
+        to: ProcId,
+        /// What.
+        message: ToClient,
+        /// The descriptor that goes with it.
+        descriptor: Option<Token>,
+    },
+    /// Make a data lane and hand its ends out, each as [`ToClient::Connected`].
+    Pair {
+        /// One end.
+        first: LaneEnd,
+        /// The other.
+        second: LaneEnd,
+    },
+    /// Signal a process.
+    Signal {
+        /// The proc.
+        proc: ProcId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// The signal.
+        signal: Signal,
+    },
+}
