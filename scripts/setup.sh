@@ -45,7 +45,7 @@ build_extension() {
     if [ -e "$EXTENSION" ] && stamped extension "$key"; then return; fi
     install_extra dev
     say "building the Rust extension (release; a minute or two the first time)"
-    VIRTUAL_ENV=$VENV "$VENV/bin/maturin" develop --release ||
+    PIP_QUIET=1 VIRTUAL_ENV=$VENV "$VENV/bin/maturin" develop --release ||
         fail "the Rust extension did not build (see above)."
     # Cargo.lock may have been written by this very build.
     stamp extension "$(rust_key)"
