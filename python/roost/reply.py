@@ -29,7 +29,10 @@ def _running() -> Any:
     return None if module is None else module.running()
 
 
+# The base's methods, bound to names once: `super()` would cost every reply half as much as its value.
 _await = asyncio.Future.__await__
+_result = asyncio.Future.result
+_exception = asyncio.Future.exception
 
 
 class Reply(asyncio.Future[R]):
@@ -130,13 +133,13 @@ class Reply(asyncio.Future[R]):
         """
         if not self.done():
             self._block(timeout)
-        return super().result()
+        return _result(self)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error, or None; waits as `result` does."""
         if not self.done():
             self._block(timeout)
-        return super().exception()
+        return _exception(self)
 
     def _block(self, timeout: float | None) -> None:
         loop = self.get_loop()

@@ -1,18 +1,16 @@
 //! `Cell`: one actor's place in this process: its mailbox, and the messages that run.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use pyo3::{PyTraverseError, PyVisit};
 use roost_core::credit::{Amount, ReceiveWindow};
 
 use crate::message::{Mail, Message};
 use crate::node::Node;
-
-/// Endpoints of an actor class by name.
-pub(crate) type Endpoints = std::collections::HashMap<Box<[u8]>, Py<PyAny>>;
 
 /// One actor's mailbox. Python's task for the actor takes messages from it; the data lane puts them in.
 #[pyclass(frozen, module = "roost._roost")]
@@ -20,7 +18,6 @@ pub struct Cell {
     pub(crate) node: Py<Node>,
     pub(crate) mesh: u64,
     pub(crate) slot: u32,
-    pub(crate) endpoints: Arc<Endpoints>,
     state: Mutex<CellState>,
 }
 
@@ -62,8 +59,8 @@ pub(crate) enum Cancelled {
 }
 
 impl Cell {
-    pub(crate) fn new(node: Py<Node>, mesh: u64, slot: u32, endpoints: Arc<Endpoints>) -> Self {
-        Self { node, mesh, slot, endpoints, state: Mutex::default() }
+    pub(crate) fn new(node: Py<Node>, mesh: u64, slot: u32) -> Self {
+        Self { node, mesh, slot, state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, CellState> {
@@ -139,6 +136,15 @@ impl Cell {
 
 #[pymethods]
 impl Cell {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.node)?;
+        // Held by this very thread when the collector runs inside: then these count as used from elsewhere.
+        let Ok(state) = self.state.try_lock() else { return Ok(()) };
+        visit.call(&state.runner)?;
+        visit.call(&state.waiter)?;
+        state.running.iter().try_for_each(|message| visit.call(message))
+    }
+
     /// The next message, or None when there is none.
     fn take(slf: &Bound<'_, Self>) -> PyResult<Option<Py<Message>>> {
         let py = slf.py();

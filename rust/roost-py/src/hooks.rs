@@ -1,10 +1,19 @@
 //! The Python functions that the data lane calls, looked up once.
 
+use std::sync::{Mutex, PoisonError};
+
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 use pyo3::types::{IntoPyDict, PyDict, PyString};
 
 use crate::segment::SegmentMap;
+
+/// Methods of the node, bound once.
+pub(crate) struct Own {
+    pub(crate) flush: Py<PyAny>,
+    pub(crate) readable: Py<PyAny>,
+    pub(crate) writable: Py<PyAny>,
+}
 
 /// What Python lends to the data lane. Every one is called on the loop's own thread, with no lock held.
 pub(crate) struct Hooks {
@@ -61,10 +70,8 @@ pub(crate) struct Hooks {
     pub(crate) sent: Py<PyAny>,
     /// `too_large(size)`: raises.
     pub(crate) too_large: Py<PyAny>,
-    /// The node's own methods, bound once.
-    pub(crate) flush: Py<PyAny>,
-    pub(crate) readable: Py<PyAny>,
-    pub(crate) writable: Py<PyAny>,
+    /// The node's own methods, until it is closed: they hold the node, and it would never be freed.
+    own: Mutex<Option<Own>>,
     /// The loop's methods.
     pub(crate) loop_: Py<PyAny>,
     pub(crate) call_soon: Py<PyAny>,
@@ -113,15 +120,25 @@ impl Hooks {
             room: get("room")?,
             sent: get("sent")?,
             too_large: get("too_large")?,
-            flush: get("flush")?,
-            readable: get("readable")?,
-            writable: get("writable")?,
+            own: Mutex::new(Some(Own { flush: get("flush")?, readable: get("readable")?, writable: get("writable")? })),
             reply_keywords: [("loop", loop_.clone_ref(py))].into_py_dict(py)?.unbind(),
             call_name: PyString::intern(py, "_call").unbind(),
             call_soon: loop_.getattr(py, "call_soon")?,
             create_future: loop_.getattr(py, "create_future")?,
             loop_,
         })
+    }
+
+    /// One of the node's own methods; None once it is closed.
+    pub(crate) fn own(&self, py: Python<'_>, which: impl FnOnce(&Own) -> &Py<PyAny>) -> Option<Py<PyAny>> {
+        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        own.as_ref().map(|own| which(own).clone_ref(py))
+    }
+
+    /// The node is closed.
+    pub(crate) fn close(&self) {
+        let own = self.own.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(own);
     }
 
     /// Show the garbage collector what is held here: the functions belong to objects that hold the node.
@@ -155,9 +172,6 @@ impl Hooks {
             &self.room,
             &self.sent,
             &self.too_large,
-            &self.flush,
-            &self.readable,
-            &self.writable,
             &self.loop_,
             &self.call_soon,
             &self.create_future,

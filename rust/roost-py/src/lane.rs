@@ -219,6 +219,7 @@ impl State {
             return;
         }
         let sizes = self.sizes(header.sizes);
+        let endpoint = self.meshes.get(&mesh).and_then(|hosted| hosted.endpoints.get(header.endpoint));
         let chain: Option<Arc<[u8]>> = None;
         let one = header.runs.one();
         let mail = Mail {
@@ -230,8 +231,8 @@ impl State {
             rank: one.map_or(0, |(_, rank)| rank),
             flags: header.flags,
             deadline: header.deadline_ns,
-            endpoint: self.endpoint(py, mesh, header.endpoint),
-            name: self.endpoint_name(mesh, header.endpoint),
+            name: endpoint.is_none().then(|| Arc::from(header.endpoint)),
+            endpoint,
             sizes,
             chain,
             payload,
@@ -276,16 +277,6 @@ impl State {
         Some(Payload::with_parts(pickle, rest))
     }
 
-    fn endpoint(&self, py: Python<'_>, mesh: u64, name: &str) -> Option<Py<PyAny>> {
-        self.meshes.get(&mesh)?.endpoints.get(name.as_bytes()).map(|endpoint| endpoint.clone_ref(py))
-    }
-
-    /// The endpoint's name; shared with the table when it is there.
-    fn endpoint_name(&self, mesh: u64, name: &str) -> Option<Arc<str>> {
-        let known = self.meshes.get(&mesh).is_some_and(|hosted| hosted.endpoints.contains_key(name.as_bytes()));
-        (!known).then(|| Arc::from(name))
-    }
-
     /// Names and sizes of a message's mesh; the last ones are usually the same.
     fn sizes(&mut self, sizes: &[u8]) -> Option<Arc<[u8]>> {
         if sizes.is_empty() {
@@ -315,7 +306,7 @@ impl State {
         };
         if let (None, Some(name)) = (&mail.endpoint, &mail.name) {
             // It came before the mesh did.
-            mail.endpoint = hosted.endpoints.get(name.as_bytes()).map(|endpoint| endpoint.clone_ref(py));
+            mail.endpoint = hosted.endpoints.get(name);
         }
         match cell.get().put(py, mail) {
             Put::Queued => {}

@@ -11,6 +11,7 @@
 
 mod cell;
 mod control;
+mod endpoints;
 mod hooks;
 mod ids;
 mod lane;

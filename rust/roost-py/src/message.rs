@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pyo3::exceptions::PyRuntimeError;
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use roost_core::wire::ReplyStatus;
 
 use crate::cell::Cell;
+use crate::endpoints::Endpoint;
 use crate::page::StartedPage;
 use crate::payload::{Payload, dump, is_plain};
 
@@ -30,7 +30,7 @@ pub(crate) struct Mail {
     pub(crate) rank: u32,
     pub(crate) flags: u8,
     pub(crate) deadline: i64,
-    pub(crate) endpoint: Option<Py<PyAny>>,
+    pub(crate) endpoint: Option<Arc<Endpoint>>,
     /// The endpoint's name where the table has none such.
     pub(crate) name: Option<Arc<str>>,
     pub(crate) sizes: Option<Arc<[u8]>>,
@@ -52,7 +52,7 @@ impl Mail {
     pub(crate) fn name_text(&self, py: Python<'_>) -> String {
         match (&self.name, &self.endpoint) {
             (Some(name), _) => name.to_string(),
-            (None, Some(endpoint)) => endpoint.getattr(py, "name").and_then(|name| name.extract(py)).unwrap_or_default(),
+            (None, Some(endpoint)) => endpoint.info.getattr(py, "name").and_then(|name| name.extract(py)).unwrap_or_default(),
             (None, None) => String::new(),
         }
     }
@@ -61,7 +61,7 @@ impl Mail {
     pub(crate) fn for_rank(&self, py: Python<'_>, rank: u32) -> Self {
         Self {
             rank,
-            endpoint: self.endpoint.as_ref().map(|endpoint| endpoint.clone_ref(py)),
+            endpoint: self.endpoint.clone(),
             name: self.name.clone(),
             sizes: self.sizes.clone(),
             chain: self.chain.clone(),
@@ -82,9 +82,6 @@ pub struct Message {
     /// Stream items sent, and how many of them the caller has taken.
     items: AtomicU64,
 }
-
-/// Items of a stream that may be on their way before the generator waits.
-pub(crate) const STREAM_WINDOW: u64 = 64;
 
 impl Message {
     pub(crate) fn new(mail: Mail, cell: Py<Cell>) -> Self {
@@ -129,13 +126,9 @@ impl Message {
     /// What the actor's task needs to run this message at once: (function, args, kwargs or None), for an `async def`
     /// endpoint that runs alone; None for any other, which Python looks at itself.
     fn quick<'py>(&self, py: Python<'py>) -> PyResult<Option<(Py<PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
-        let Some(endpoint) = &self.mail.endpoint else { return Ok(None) };
-        let quick = endpoint.bind(py).getattr(intern!(py, "quick"))?;
-        if quick.is_none() {
-            return Ok(None);
-        }
+        let Some(quick) = self.mail.endpoint.as_ref().and_then(|endpoint| endpoint.quick.as_ref()) else { return Ok(None) };
         let (args, kwargs) = self.open(py)?;
-        Ok(Some((quick.unbind(), args, kwargs)))
+        Ok(Some((quick.clone_ref(py), args, kwargs)))
     }
 
     /// Answer with a value. A value that cannot be sent raises, and the message is still to be answered.
@@ -192,7 +185,7 @@ impl Message {
     /// The endpoint called, or None when the class has none of that name.
     #[getter]
     fn endpoint(&self, py: Python<'_>) -> Option<Py<PyAny>> {
-        self.mail.endpoint.as_ref().map(|endpoint| endpoint.clone_ref(py))
+        self.mail.endpoint.as_ref().map(|endpoint| endpoint.info.clone_ref(py))
     }
 
     #[getter]

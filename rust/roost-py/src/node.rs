@@ -12,11 +12,13 @@ use std::thread::ThreadId;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
+use pyo3::{PyTraverseError, PyVisit};
 use roost_core::credit::Amount;
 use roost_core::id::{Incarnation, JobId};
 use roost_core::wire::{Credit, CreditTarget, Hello, PortItem, ReplyHeader, ReplyStatus, Version};
 
-use crate::cell::{Cell, Cells, Endpoints};
+use crate::cell::{Cell, Cells};
+use crate::endpoints::Endpoints;
 use crate::hooks::Hooks;
 use crate::lane::Lost;
 use crate::ids::IdMap;
@@ -213,11 +215,7 @@ impl Node {
         if let Some((_, table)) = self.lock().tables.get(&key) {
             return Ok(Arc::clone(table));
         }
-        let mut table = Endpoints::new();
-        for (name, info) in endpoints.iter() {
-            table.insert(name.extract::<String>()?.into_bytes().into(), info.unbind());
-        }
-        let table = Arc::new(table);
+        let table = Arc::new(Endpoints::from_dict(endpoints)?);
         // The dict is kept, so that its address stays its own.
         self.lock().tables.insert(key, (endpoints.clone().unbind(), Arc::clone(&table)));
         Ok(table)
@@ -280,7 +278,9 @@ impl Node {
                 hooks.connect.call1(py, (proc,))?;
             }
             Action::Watch { fd, proc } => {
-                hooks.loop_.call_method1(py, "add_writer", (fd, &hooks.writable, proc))?;
+                if let Some(writable) = hooks.own(py, |own| &own.writable) {
+                    hooks.loop_.call_method1(py, "add_writer", (fd, writable, proc))?;
+                }
             }
             Action::Unwatch(fd) => {
                 hooks.loop_.call_method1(py, "remove_writer", (fd,))?;
@@ -293,7 +293,9 @@ impl Node {
                 hooks.broken.call1(py, (proc, text))?;
             }
             Action::Schedule => {
-                hooks.call_soon.call1(py, (&hooks.flush,))?;
+                if let Some(flush) = hooks.own(py, |own| &own.flush) {
+                    hooks.call_soon.call1(py, (flush,))?;
+                }
             }
             Action::Drop(_) => {}
         }
@@ -437,6 +439,10 @@ impl State {
 
 #[pymethods]
 impl Node {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.hooks.get().map_or(Ok(()), |hooks| hooks.traverse(&visit))
+    }
+
     /// Args: job id (16 bytes), own proc id, incarnation, (major, minor) of Python, and limits by name.
     #[new]
     fn new(job: [u8; 16], proc: u64, incarnation: u32, python: (u8, u8), limits: &Bound<'_, PyDict>) -> PyResult<Self> {
@@ -530,7 +536,9 @@ impl Node {
             raw
         };
         let hooks = self.hooks()?;
-        hooks.loop_.call_method1(py, "add_reader", (raw, &hooks.readable, proc))?;
+        if let Some(readable) = hooks.own(py, |own| &own.readable) {
+            hooks.loop_.call_method1(py, "add_reader", (raw, readable, proc))?;
+        }
         self.act(py, actions)
     }
 
@@ -590,7 +598,7 @@ impl Node {
         let table = slf.get().endpoints_of(endpoints)?;
         let mut cells = Vec::with_capacity(slots.len());
         for &slot in &slots {
-            cells.push(Py::new(py, Cell::new(slf.clone().unbind(), mesh, slot, Arc::clone(&table)))?);
+            cells.push(Py::new(py, Cell::new(slf.clone().unbind(), mesh, slot))?);
         }
         let node = slf.get();
         node.hosted.fetch_add(slots.len(), Ordering::Relaxed);
@@ -856,6 +864,9 @@ impl Node {
         };
         let done = self.act(py, actions);
         drop((peers, meshes, pending));
+        if let Ok(hooks) = self.hooks() {
+            hooks.close();
+        }
         done
     }
 }

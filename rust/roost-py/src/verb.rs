@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
+use pyo3::{PyTraverseError, PyVisit};
 use roost_core::wire::{Chain, MessageHeader, Runs};
 
+use crate::endpoints::Endpoint;
 use crate::hooks::Hooks;
 use crate::message::{Mail, Message, flags};
 use crate::node::{Action, Node, State};
@@ -29,7 +31,7 @@ enum Mode {
 pub struct Verb {
     node: Py<Node>,
     targets: Py<Targets>,
-    endpoint: Py<PyAny>,
+    endpoint: Arc<Endpoint>,
     mesh: Py<PyAny>,
     mode: Mode,
     name: Arc<str>,
@@ -67,19 +69,26 @@ impl Done {
 
 #[pymethods]
 impl Verb {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.node)?;
+        visit.call(&self.targets)?;
+        // The handle keeps its verbs.
+        visit.call(&self.mesh)
+    }
+
     #[new]
     #[expect(clippy::too_many_arguments, reason = "made in one place, from one endpoint")]
     fn new(
         node: Py<Node>,
         targets: Py<Targets>,
-        endpoint: Py<PyAny>,
+        endpoint: &Bound<'_, PyAny>,
         mesh: Py<PyAny>,
         mode: u8,
         name: &str,
         positional_min: usize,
         positional_max: usize,
         timeout_s: Option<f64>,
-    ) -> Self {
+    ) -> PyResult<Self> {
         let mode = match mode {
             0 => Mode::CallOne,
             1 => Mode::Call,
@@ -90,8 +99,8 @@ impl Verb {
         let timeout_ns = timeout_s.map(|seconds| (seconds * 1e9) as i64);
         let own = node.get().lock().own;
         let is_here = targets.get().places.iter().all(|place| place.proc.get() == own);
-        let name = Arc::from(name);
-        Self { node, targets, endpoint, mesh, mode, name, positional_min, positional_max, timeout_ns, is_here }
+        let (name, endpoint) = (Arc::from(name), Arc::new(Endpoint::new(endpoint)?));
+        Ok(Self { node, targets, endpoint, mesh, mode, name, positional_min, positional_max, timeout_ns, is_here })
     }
 
     /// Send, now.
@@ -125,7 +134,7 @@ impl Verb {
 
     #[getter]
     fn endpoint(&self, py: Python<'_>) -> Py<PyAny> {
-        self.endpoint.clone_ref(py)
+        self.endpoint.info.clone_ref(py)
     }
 
     #[getter]
@@ -416,7 +425,7 @@ impl Verb {
                 rank,
                 flags: self.flags(),
                 deadline,
-                endpoint: Some(self.endpoint.clone_ref(py)),
+                endpoint: Some(Arc::clone(&self.endpoint)),
                 name: None,
                 sizes: (!targets.sizes.is_empty()).then(|| Arc::clone(&targets.sizes)),
                 chain: None,
