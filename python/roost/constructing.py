@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from roost import serialize
 from roost.mesh import ActorMesh
-from roost.shape import Shape
+from roost.shape import SCALAR, Shape
 
 if TYPE_CHECKING:
     from roost.mesh import ProcMesh
@@ -37,7 +37,7 @@ def pack(handle: ActorMesh, args: tuple[Any, ...], kwargs: dict[str, Any], optio
 def unpack(payload: bytes) -> tuple[ActorMesh, bytes, dict[str, Any]]:
     """The mesh's handle, its constructor's arguments for `construct`, and its options."""
     procs, actor, (mesh, name, owner, per_proc, waits), arguments, options = pickle.loads(payload)
-    handle = ActorMesh._make(mesh, name, owner, _load(procs), Shape(per_proc), None, _load(actor), waits)
+    handle = ActorMesh._make(mesh, name, owner, _load(procs), Shape(per_proc) if per_proc else SCALAR, None, _load(actor), waits)
     return handle, arguments, options
 
 

@@ -152,10 +152,12 @@ class Mesh:
 class ProcMesh(Mesh):
     """A mesh of processes."""
 
-    __slots__ = ("_procs",)
+    __slots__ = ("_member_ids", "_procs")
 
     # Ids of the whole mesh's procs, in base rank order.
     _procs: tuple[int, ...]
+    # Those of this slice, in its rank order; worked out once.
+    _member_ids: tuple[int, ...]
 
     @classmethod
     def _make(cls, mesh: int, name: str, owner: int, whole: Shape, shape: Shape, procs: tuple[int, ...]) -> ProcMesh:
@@ -174,8 +176,12 @@ class ProcMesh(Mesh):
 
     def _members(self) -> tuple[int, ...]:
         """The procs of this slice, in its rank order."""
-        procs = self._procs
-        return tuple(procs[rank] for rank in self._shape.ranks())
+        try:
+            return self._member_ids
+        except AttributeError:
+            procs = self._procs
+            self._member_ids = tuple(procs[rank] for rank in self._shape.ranks())
+            return self._member_ids
 
     def spawn(self, name: str, actor: Callable[..., A], /, *args: Any, **kwargs: Any) -> A:
         """One actor on each proc; at once, with a mesh that can be used while the actors are being made.
@@ -236,10 +242,6 @@ class HostMesh:
         return spawn_procs(_runtime.current(), per_host, **options)
 
 
-# The shape of a single rank.
-_SCALAR = Shape({})
-
-
 class ActorMesh(Mesh):
     """A mesh of actors of one class. To type checkers it is that class."""
 
@@ -259,7 +261,7 @@ class ActorMesh(Mesh):
     ) -> ActorMesh:
         made = cls.__new__(cls)
         made._id, made._name, made._owner, made._on, made._per_proc = mesh, name, owner, on, per_proc
-        made._whole = on._shape.extend(per_proc.sizes) if per_proc.names or on._shape.names else _SCALAR
+        made._whole = on._shape.extend(per_proc.sizes) if per_proc.names else on._shape.whole()
         made._shape = made._whole if shape is None else shape
         made._class, made._waits, made._targets = actor, waits, None
         return made
@@ -295,7 +297,7 @@ class ActorMesh(Mesh):
 
     def _dense(self) -> Shape:
         """The shape of the answers: this slice's dimensions, as a whole of their own."""
-        return self._shape if self._shape == self._whole else Shape(self._shape.sizes)
+        return self._shape.whole()
 
     def _name_of(self, rank: int) -> str:
         """A rank of this slice by its name in the whole mesh: `workers[gpus=3]`."""
@@ -439,7 +441,8 @@ def check_actor_class(actor: Any, name: str, args: tuple[Any, ...], kwargs: dict
         signature = _signatures.get(kind)
         if signature is None:
             signature = _signatures[kind] = inspect.signature(kind)
-        signature.bind(*args, **kwargs)
+        if args or kwargs or signature.parameters:
+            signature.bind(*args, **kwargs)
     except TypeError as error:
         raise TypeError(f"{kind.__qualname__}{signature or '(…)'}: {error}") from None
     return kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ class Runner:
     __slots__ = (
         "_cancelled",
         "_concurrent",
+        "_entered",
         "_error",
         "_finishing",
         "_in_threads",
@@ -62,6 +63,8 @@ class Runner:
         # The message that runs alone, and whether its caller cancelled it.
         self._serial: Message | None = None
         self._cancelled = False
+        # Whether the actor's task has begun.
+        self._entered = False
         # Messages that run beside others, each with its task.
         self._concurrent: dict[asyncio.Task[None], Message] | None = None
         # Why it ends, once it does; the exception that it failed with; what callers are told of it.
@@ -107,9 +110,18 @@ class Runner:
 
     def start(self, construct: Callable[[], Any]) -> None:
         """Construct the actor in its own task, then drain its mailbox."""
-        self.task = self.hosted.loop.create_task(self._construct(construct), context=Context())
+        self._run(self._construct(construct))
+
+    def _run(self, steps: Coroutine[Any, Any, None]) -> None:
+        """Go on in a task of its own, with a clean context."""
+        self._entered = False
+        self.task = self.hosted.loop.create_task(steps, context=Context())
 
     async def _construct(self, construct: Callable[[], Any]) -> None:
+        self._entered = True
+        if self._stopping is not None:
+            await self._finish(cleans_up=False)
+            return
         handling.set(self)
         try:
             self.instance = construct()
@@ -126,10 +138,12 @@ class Runner:
             await self._finish(cleans_up=False)
             return
         self.hosted.up(self)
-        await self._drain()
+        # What the constructor left in its context stays there.
+        self._run(self._drain())
 
     async def _drain(self) -> None:
         """Handle messages one at a time until the actor ends, or until this task is no longer clean."""
+        self._entered = True
         cell = self.cell
         take = cell.take
         set_handling = handling.set
@@ -169,7 +183,7 @@ class Runner:
                 # A cancel that came late, or context variables besides our own that the endpoint left set, must not reach
                 # the next message.
                 self._cancelled = False
-                self.task = self.hosted.loop.create_task(self._drain(), context=Context())
+                self._run(self._drain())
                 return
         await self._finish()
 
@@ -377,7 +391,8 @@ class Runner:
     def _cancel_all(self, spared: asyncio.Task[Any] | None) -> None:
         """Cancel what runs, but not who asks for it."""
         asking = _current_task()
-        own = None if self._finishing else self.task
+        # A task that has not begun would never get to the actor's last steps; it looks by itself when it begins.
+        own = None if self._finishing or not self._entered else self.task
         for task in (*(self._concurrent or ()), own):
             if task is not None and task is not spared and task is not asking:
                 task.cancel()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Generic, SupportsIndex, TypeAlias, TypeVar, Union, cast
 
-__all__ = ["RANKS_MAX", "Point", "Selection", "Shape", "ValueMesh", "rank_name"]
+__all__ = ["RANKS_MAX", "SCALAR", "Point", "Selection", "Shape", "ValueMesh", "rank_name"]
 
 RANKS_MAX = 1 << 24
 """The most ranks of one mesh: a table of them must fit one process, and a rank is a u32 on the wire."""
@@ -306,9 +306,19 @@ class Shape:
 
     def extend(self, sizes: Mapping[str, int]) -> Shape:
         """A new whole: one place for each rank of this shape and each of `sizes`, which run quickest."""
+        if not sizes:
+            return self.whole()
         names, lengths = _checked(sizes)
         _check_names((*self.names, *names))
         return Shape(dict(zip((*self.names, *names), (*self.lengths, *lengths), strict=True)))
+
+    def whole(self) -> Shape:
+        """A whole of the same dimensions; this very shape when it is one, and one for all that have no dimensions."""
+        if not self.names:
+            return SCALAR
+        if self.offset == 0 and self._table is None and self.strides == _dense_strides(self.lengths):
+            return self
+        return Shape(self.sizes)
 
     def _check_known(self, given: Iterable[str], verb: str) -> None:
         unknown = [name for name in given if name not in self.names]
@@ -540,3 +550,7 @@ def _text(names: Sequence[str], lengths: Sequence[int]) -> str:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in sorted(names)) or "none"
+
+
+SCALAR = Shape()
+"""The shape of a single rank."""

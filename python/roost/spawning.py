@@ -15,7 +15,7 @@ from roost.constructing import pack
 from roost.mesh import ActorMesh, ProcMesh, check_actor_class
 from roost.owned_actors import OwnedActors
 from roost.owned_procs import OwnedProcs
-from roost.shape import Point, Shape, rank_name
+from roost.shape import Point, SCALAR, Shape, rank_name
 
 if TYPE_CHECKING:
     from roost.runtime import Runtime
@@ -99,7 +99,7 @@ def spawn_actors(
     """Spawn one actor, or `per_proc`, on each proc of a mesh; returns at once."""
     runtime.check_usable()
     kind = check_actor_class(actor, name, args, kwargs)
-    per_proc = Shape(options.get("per_proc") or {})
+    per_proc = Shape(options["per_proc"]) if options.get("per_proc") else SCALAR
     parent = runtime.owned.get(procs._id)
     policy = _checked_policy(options.get("restart"))
     waits = parent is not None and getattr(parent.policy, "while_down", "fail") == "wait"  # type: ignore[attr-defined]

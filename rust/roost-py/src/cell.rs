@@ -23,7 +23,7 @@ pub struct Cell {
 
 #[derive(Default)]
 struct CellState {
-    mailbox: VecDeque<Mail>,
+    mailbox: VecDeque<Box<Mail>>,
     waiter: Option<Py<PyAny>>,
     running: Vec<Py<Message>>,
     senders: Vec<Sender>,
@@ -78,7 +78,7 @@ impl Cell {
             let credit = Self::taken(&mut state, &mail);
             return Put::Ended(mail, reason, credit);
         }
-        state.mailbox.push_back(mail);
+        state.mailbox.push_back(Box::new(mail));
         match state.waiter.take() {
             Some(waiter) => Put::Wake(waiter),
             None => Put::Queued,
@@ -89,10 +89,10 @@ impl Cell {
     pub(crate) fn cancel(&self, py: Python<'_>, sender: u64, call: u64, rank: u32) -> Cancelled {
         let mut state = self.state();
         let same = |mail: &Mail| mail.call == call && mail.sender == sender && (rank == u32::MAX || mail.rank == rank);
-        if let Some(at) = state.mailbox.iter().position(same) {
+        if let Some(at) = state.mailbox.iter().position(|mail| same(mail)) {
             let Some(mail) = state.mailbox.remove(at) else { return Cancelled::Nothing };
             let credit = Self::taken(&mut state, &mail);
-            return Cancelled::Queued(mail, credit);
+            return Cancelled::Queued(*mail, credit);
         }
         let found = state.running.iter().find(|message| same(&message.get().mail)).map(|message| message.clone_ref(py));
         match (found, &state.runner) {
@@ -120,6 +120,7 @@ impl Cell {
         let known = state.senders.iter().position(|one| one.proc == mail.sender && one.incarnation == mail.incarnation);
         let at = known.unwrap_or_else(|| {
             state.senders.retain(|one| one.proc != mail.sender);
+            state.senders.reserve_exact(1);
             state.senders.push(Sender { proc: mail.sender, incarnation: mail.incarnation, window: ReceiveWindow::default() });
             state.senders.len() - 1
         });
@@ -159,7 +160,7 @@ impl Cell {
         if let Some(amount) = grant {
             cell.node.get().grant(py, (mail.sender, mail.incarnation), (cell.mesh, cell.slot), amount)?;
         }
-        let message = Py::new(py, Message::new(mail, slf.clone().unbind()))?;
+        let message = Py::new(py, Message::new(*mail, slf.clone().unbind()))?;
         cell.state().running.push(message.clone_ref(py));
         Ok(Some(message))
     }
