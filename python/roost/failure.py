@@ -50,6 +50,7 @@ STATES = ("starting", "up", "restarting", "failed", "stopped")
 _EMPTY: Mapping[str, float] = MappingProxyType({})
 _STDERR_LINES_SHOWN = 20
 _DEPTH_SHOWN = 8
+_RESTATING = ("exited with code ", "killed by signal ", "killed by the kernel's memory killer")
 
 
 class Failure(Frozen, kw_only=True):
@@ -181,7 +182,11 @@ class Failure(Frozen, kw_only=True):
             "stalled": "stalled",
             "unhealthy": "was ended as unhealthy",
         }[self.kind]
-        return f"{ending}: {self.reason}" if self.reason else ending
+        reason = self.reason
+        if reason.startswith(_RESTATING):
+            # The host's words for the same thing; what was given as the reason for a kill comes after them.
+            reason = reason.partition(": ")[2]
+        return f"{ending}: {reason}" if reason else ending
 
     def to_json(self) -> str:
         """The failure as a JSON object, with what it followed from and what followed."""
