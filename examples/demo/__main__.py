@@ -18,11 +18,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import picture
 import torch
-from chaos import Killer, plan
+from chaos import Kill, Killer, plan
 from model import held_out_loss
 from settings import Settings
-from text import Windows, write_text
+from text import Windows, library_sources, write_text
 from train import History, Training
 
 import report
@@ -41,25 +42,22 @@ class Demo:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.text, self.held_out = write_text(folder)
+        self.folder = folder
+        self.sources = library_sources()
 
-    async def run(self, label: str, settings: Settings, killer: Killer) -> History:
-        """Train once, with a bar."""
+    async def run(self, label: str, settings: Settings, kills: list[Kill]) -> tuple[History, float]:
+        """Train once, with a bar: what happened, and the mean loss of the last averages on the held-out text."""
+        text, held_out = write_text(self.sources, self.folder, settings.seed)
         progress = report.Progress(label)
-        history = await Training(settings, self.text, killer, progress.show).run()
+        history = await Training(settings, text, Killer(kills), progress.show).run()
         progress.end()
-        return history
-
-    async def final_loss(self, history: History) -> float:
-        """The mean loss of the last averages on the held-out text."""
-        settings = history.settings
-        windows = Windows(self.held_out, settings.context)
+        windows = Windows(held_out, settings.context, settings.seed)
 
         def evaluate() -> float:
             losses = [held_out_loss(settings, weights, windows, HELD_OUT_WINDOWS) for weights in history.averages]
             return sum(losses) / len(losses)
 
-        return await asyncio.to_thread(evaluate)
+        return history, await asyncio.to_thread(evaluate)
 
 
 async def main(options: argparse.Namespace) -> int:
@@ -73,28 +71,20 @@ async def main(options: argparse.Namespace) -> int:
     print(f"the plan of seed {first}, to be carried out with SIGKILL:", *kills, sep="\n  ", flush=True)
     with tempfile.TemporaryDirectory(prefix="roost-demo-") as folder:
         demo = Demo(Path(folder))
-        with_kills = await demo.run(f"seed {first}, with kills   ", settings, Killer(kills))
-        killed_loss = await demo.final_loss(with_kills)
+        with_kills, killed_loss = await demo.run(f"seed {first}, with kills   ", settings, kills)
         without: dict[int, History] = {}
         losses: dict[int, float] = {}
         for seed in (first, *more):
-            without[seed] = await demo.run(f"seed {seed}, without kills", replace(settings, seed=seed), Killer([]))
-            losses[seed] = await demo.final_loss(without[seed])
+            label = f"seed {seed}, without kills"
+            without[seed], losses[seed] = await demo.run(label, replace(settings, seed=seed), [])
     print("\nincidents; times in ms after the kill:", report.table(with_kills.incidents), sep="\n")
     print("\n" + report.summary(with_kills))
     print(f"training took {with_kills.seconds:.1f} s with kills, {without[first].seconds:.1f} s without\n")
     text, passed = report.verdict(killed_loss, losses, first)
     print(text)
-    draw(with_kills, without[first], options.out)
+    picture.draw(with_kills, without[first], options.out)
     print(f"{options.out} shows both runs; all of this took {time.monotonic() - began:.0f} s")
     return 0 if passed or options.quick else 1
-
-
-def draw(with_kills: History, without: History, path: Path) -> None:
-    """Draw the picture, if matplotlib is there."""
-    import picture
-
-    picture.draw(with_kills, without, path)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from train import History
 
-_KILLED, _UNDISTURBED, _MARK = "#1f6feb", "#8c959f", "#cf222e"
+_KILLED, _UNDISTURBED, _MARK = "#1f6feb", "#d0d7de", "#cf222e"
 
 
 def draw(with_kills: History, without: History, path: Path) -> None:
@@ -38,13 +38,17 @@ def draw(with_kills: History, without: History, path: Path) -> None:
 
 
 def _draw_losses(axes: Axes, with_kills: History, without: History) -> None:
-    for history, color, label in ((without, _UNDISTURBED, "without kills"), (with_kills, _KILLED, "with kills")):
+    # The one below is broad: the curves lie on each other.
+    for history, color, width, label in (
+        (without, _UNDISTURBED, 5, "without kills"),
+        (with_kills, _KILLED, 1.2, "with kills"),
+    ):
         curve = smoothed(history)
-        axes.plot(range(1, len(curve) + 1), curve, color=color, linewidth=1.5, label=label)
+        axes.plot(range(1, len(curve) + 1), curve, color=color, linewidth=width, label=label)
     curve = smoothed(with_kills)
     steps = [max(1, incident.step) for incident in with_kills.incidents]
     for step in steps:
-        axes.axvline(step, color=_MARK, linewidth=0.6, alpha=0.5)
+        axes.axvline(step, color=_MARK, linewidth=0.6, alpha=0.4, zorder=0)
     heights = [curve[step - 1] for step in steps]
     axes.plot(steps, heights, "x", color=_MARK, markersize=7, label=f"{len(steps)} SIGKILLs")
     settings = with_kills.settings

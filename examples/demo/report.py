@@ -116,11 +116,11 @@ def verdict(with_kills: float, without: dict[int, float], seed: int) -> tuple[st
     passed = abs(difference) <= spread
     seeds = ", ".join(f"{loss:.4f} (seed {number})" for number, loss in without.items())
     lines = [
-        f"final loss on held-out text, nats a character: with kills {with_kills:.4f} (seed {seed}); without {seeds}",
+        f"final loss, nats a character of held-out text: with kills {with_kills:.4f} (seed {seed}); without {seeds}",
         f"the kills made a difference of {difference:+.4f} to seed {seed}",
     ]
     if len(without) > 1:
-        lines[1] += f"; the spread between {len(without)} seeds without kills, highest less lowest, is {spread:.4f}"
+        lines[1] += f"; seeds without kills lie {spread:.4f} apart (a seed decides weights, text and what is held out)"
         lines.append(
             "passed: killing replicas made no more difference than choosing another seed"
             if passed

@@ -6,6 +6,7 @@ the rank, so the data position of a replica is one number, its step.
 
 from __future__ import annotations
 
+import random
 import sysconfig
 from pathlib import Path
 
@@ -19,18 +20,22 @@ _LEFT_OUT = {"test", "tests", "idle_test", "lib2to3", "site-packages", "dist-pac
 _HELD_OUT_EVERY = 20
 
 
-def write_text(folder: Path) -> tuple[Path, Path]:
-    """Collect the text into two files: one to train on, and one with every 20th module, held out to test with."""
+def library_sources() -> list[bytes]:
+    """The source of each module of the standard library."""
     library = Path(sysconfig.get_path("stdlib"))
     modules = [path for path in sorted(library.rglob("*.py")) if not _LEFT_OUT & set(path.relative_to(library).parts)]
-    parts: tuple[list[bytes], list[bytes]] = ([], [])
-    for number, path in enumerate(modules):
-        source = path.read_text(encoding="utf-8", errors="replace").encode("ascii", errors="replace")
-        parts[number % _HELD_OUT_EVERY == 0].append(source)
-    names = folder / "train.txt", folder / "held_out.txt"
-    for name, sources in zip(names, parts, strict=True):
-        name.write_bytes(b"\n".join(sources))
-    return names
+    texts = (path.read_text(encoding="utf-8", errors="replace") for path in modules)
+    return [text.encode("ascii", errors="replace") for text in texts]
+
+
+def write_text(sources: list[bytes], folder: Path, seed: int) -> tuple[Path, Path]:
+    """Leave two files in a folder: what is trained on, and one module in 20, held out to test with."""
+    shuffled = random.Random(seed).sample(sources, len(sources))
+    count = len(shuffled) // _HELD_OUT_EVERY
+    held_out, train = folder / f"held_out_{seed}.txt", folder / f"train_{seed}.txt"
+    held_out.write_bytes(b"\n".join(shuffled[:count]))
+    train.write_bytes(b"\n".join(shuffled[count:]))
+    return train, held_out
 
 
 class Windows:
