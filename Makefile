@@ -29,7 +29,7 @@ test-rust:  ## the core's tests alone
 	$(RUN) cargo test --package roost-core
 
 test-python:  ## Python's tests alone; PYTEST='-k name -x' chooses
-	$(SETUP) test dev torch extension
+	$(SETUP) test dev demo torch extension
 	$(SAY) "Python: units, types, real processes, examples"
 	$(RUN) python -m pytest $(PYTEST)
 
