@@ -88,7 +88,7 @@ async def main(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python examples/demo", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python examples/demo", description="Training that outlives kills.")
     parser.add_argument(
         "--quick", action="store_true", help="a small form: fewer steps and kills, one seed, no verdict"
     )

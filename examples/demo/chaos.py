@@ -55,13 +55,16 @@ class Incident:
 def plan(settings: Settings, singles: int, pairs: int, handing_in: int, taking: int) -> list[Kill]:
     """Kills spread over the run: each at a random step of a stretch of its own, of random replicas."""
     rng = random.Random(settings.seed)
-    kinds: list[tuple[Moment, int]] = [("training", 1)] * singles + [("training", 2)] * pairs
-    kinds += [("handing in", 1)] * handing_in + [("taking", 1)] * taking
+    kinds: list[tuple[Moment, int]] = []
+    kinds.extend(("training", 1) for _ in range(singles))
+    kinds.extend(("training", 2) for _ in range(pairs))
+    kinds.extend(("handing in", 1) for _ in range(handing_in))
+    kinds.extend(("taking", 1) for _ in range(taking))
     rng.shuffle(kinds)
     # The first round and the last two are left in peace, so that each kill's whole story is in the run.
     begin, end = settings.steps_per_round, settings.steps - 2 * settings.steps_per_round
     stretch = (end - begin) / len(kinds)
-    kills = []
+    kills: list[Kill] = []
     for number, (moment, count) in enumerate(kinds):
         step = begin + int(stretch * (number + 0.7 * rng.random()))
         kills.append(Kill(step, tuple(sorted(rng.sample(range(settings.replicas), count))), moment))

@@ -78,7 +78,10 @@ def learning_rate(settings: Settings, step: int) -> float:
 def average(weights: list[dict[str, torch.Tensor]], steps: list[int]) -> dict[str, torch.Tensor]:
     """The mean of several replicas' weights, in which each counts by the steps that it learnt from since the last."""
     shares = [own / sum(steps) for own in steps]
-    return {name: sum(share * one[name] for share, one in zip(shares, weights, strict=True)) for name in weights[0]}
+    return {
+        name: torch.stack([share * one[name] for share, one in zip(shares, weights, strict=True)]).sum(dim=0)
+        for name in weights[0]
+    }
 
 
 def held_out_loss(settings: Settings, weights: dict[str, torch.Tensor], windows: Windows, count: int) -> float:

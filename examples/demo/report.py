@@ -71,13 +71,13 @@ def _ms(moment: float, incident: Incident) -> str:
 
 def table(incidents: list[Incident]) -> str:
     """The incidents, a line each; times in ms after the kill."""
-    rows = [_HEADINGS]
+    rows: list[tuple[str, ...]] = [_HEADINGS]
     for number, one in enumerate(incidents, 1):
         at = f"step {one.step}, {one.moment}"
         times = (_ms(moment, one) for moment in (one.seen, one.up, one.state_taken, one.first_step))
         rows.append((str(number), str(one.rank), at, *times, f"replica {one.donor}", str(one.lost_steps), one.error))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
+    lines: list[str] = []
     for row in rows:
         cells = zip(row, widths, _HEADINGS, strict=True)
         aligned = (cell.ljust(width) if heading in _TEXTS else cell.rjust(width) for cell, width, heading in cells)

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, TypeVar
 import model
 from replica import HandedIn, Replica, Step
 
-from roost import ActorDied, Reply, Restart, this_host
+from roost import ActorDied, Restart, this_host
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from pathlib import Path
 
     import torch
     from chaos import Incident, Killer
     from settings import Settings
+
+    from roost import Reply, Stream
 
 T = TypeVar("T")
 
@@ -109,10 +111,14 @@ class Training:
         await asyncio.gather(*(self.follow(rank) for rank in sorted(self.live)))
         self.in_round.clear()
 
-    async def follow(self, rank: int) -> None:
-        """Hear of a replica's steps until it has done its round, or dies."""
+    def follow(self, rank: int) -> Coroutine[None, None, None]:
+        """Let a replica train, from now on, and hear of its steps until it has done its round, or dies."""
+        return self.hear(rank, self.replicas[rank].train.stream(self.until))
+
+    async def hear(self, rank: int, steps: Stream[Step]) -> None:
+        """Note what a replica tells while it trains."""
         try:
-            async for _, step in self.replicas[rank].train.stream(self.until):
+            async for _, step in steps:
                 self.note(rank, step)
         except ActorDied as death:
             self.lose(rank, death)
@@ -149,16 +155,17 @@ class Training:
 
     async def answers(self, replies: dict[int, Reply[T]]) -> dict[int, T]:
         """The answers of those that lived to give one."""
-        given = await asyncio.gather(*(self.answer(rank, reply) for rank, reply in replies.items()))
-        return {rank: one for rank, one in zip(replies, given, strict=True) if one is not None}
+        got: dict[int, T] = {}
 
-    async def answer(self, rank: int, reply: Reply[T]) -> T | None:
-        """A replica's answer, or None when it has died."""
-        try:
-            return await reply
-        except ActorDied as death:
-            self.lose(rank, death)
-            return None
+        async def wait(rank: int, reply: Reply[T]) -> None:
+            try:
+                got[rank] = await reply
+            except ActorDied as death:
+                self.lose(rank, death)
+
+        await asyncio.gather(*(wait(rank, reply) for rank, reply in replies.items()))
+        # In the order of ranks, so that a sum over them is the same in each run.
+        return dict(sorted(got.items()))
 
     def account(self, rank: int, handed: HandedIn) -> None:
         """These steps of a replica are in the average; the rest of its round is lost."""

@@ -13,7 +13,7 @@ MISSING = [name for name in ("torch", "matplotlib") if importlib.util.find_spec(
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(300),
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}; `make demo` installs it"),
 ]
 
@@ -23,7 +23,7 @@ def demo(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
     picture = folder / "demo.png"
     command = [sys.executable, DEMO, "--quick", "--out", picture]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=150, cwd=folder)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=280, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, done.stderr, picture
 

@@ -19,7 +19,7 @@ Hello, Roost, from rank 2
 """,
     "restart": """\
 counts: [5, 5]
-seen: procs[ranks=1] was killed by SIGKILL (signal 9): killed by signal 9 (SIGKILL)
+seen: procs[ranks=1] was killed by SIGKILL (signal 9)
 back: incarnation 1 has 5
 counts: [6, 6]
 incarnations: [0, 1]
