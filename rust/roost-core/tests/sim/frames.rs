@@ -67,13 +67,13 @@ impl World {
         let Some(head) = first.filter(|head| head.sequence > 0 && head.frame_length() <= buffer.len()) else {
             return false;
         };
-        let rest = buffer[head.frame_length()..].to_vec();
-        let next = FrameHead::decode(&rest).expect("frames begin here");
+        let rest = &buffer[head.frame_length()..];
+        let next = FrameHead::decode(rest).expect("frames begin here");
         let seen = head.sequence > received
             && next.is_some_and(|next| next.sequence > head.sequence && next.frame_length() <= rest.len());
         if seen && self.random.percent(self.setup.losses_percent) {
             self.tally.losses += 1;
-            *buffer = rest;
+            buffer.drain(..head.frame_length());
             return true;
         }
         if self.random.percent(self.setup.doubles_percent) {
