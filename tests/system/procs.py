@@ -94,6 +94,7 @@ class Driver:
         if timeout_s and not select.select([self.control.fd], [], [], timeout_s)[0]:
             return
         for notice in self.control.drain():
+            assert notice[0] != "warning" or "bug in roost" not in notice[1], notice
             self.notices.append((time.monotonic(), notice))
             if notice[0] == "connected":
                 _, proc, incarnation, fd, _ = notice

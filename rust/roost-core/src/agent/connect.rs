@@ -54,7 +54,7 @@ impl Agent {
         if from == to || !self.hears(from) {
             return self.refuse(from, to, "a proc needs no lane to itself");
         }
-        if self.hears(to) {
+        if self.is_there(to) {
             return self.pair(from, to);
         }
         let incarnation = self.incarnation(from);
@@ -71,7 +71,12 @@ impl Agent {
         }
     }
 
-    /// A proc hears again: make the lanes that were waited for.
+    /// Whether a lane to it can be made now. One whose process is still being made may get another yet.
+    fn is_there(&self, id: ProcId) -> bool {
+        self.hears(id) && self.procs.get(&id).is_none_or(|proc| proc.pid.is_some())
+    }
+
+    /// A proc is there: make the lanes that were waited for.
     pub(super) fn connect_waiting(&mut self, id: ProcId) {
         let Some(proc) = self.procs.get_mut(&id) else {
             return;

@@ -197,7 +197,7 @@ pub enum Output {
         /// Its environment.
         environ: Environ,
     },
-    /// Start a proc. Its owner gets its end of the data lane as [`ToClient::Connected`] once the order is given.
+    /// Start a proc. Its owner gets its end of the data lane as [`ToClient::Connected`] once the process is there.
     Launch(Box<Order>),
     /// Tell a proc, or the driver.
     Send {

@@ -97,7 +97,6 @@ impl Agent {
         self.outputs.push_back(Output::Launch(Box::new(order)));
         let epoch = self.epoch;
         self.send(id, ToClient::Epoch { epoch });
-        self.connect_waiting(id);
     }
 
     pub(super) fn launched(&mut self, now_ns: u64, id: ProcId, incarnation: Incarnation, pid: u32) {
@@ -114,6 +113,7 @@ impl Agent {
         } else if matches!(proc.phase, Phase::Starting { ready: true }) {
             self.up(now_ns, id);
         }
+        self.connect_waiting(id);
         self.template_answered(id);
     }
 

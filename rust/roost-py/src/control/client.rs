@@ -12,9 +12,11 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpgrp, kill_process, kill_process_group};
 
+use super::clock::{now_ns, remaining};
 use super::descendants::{self, Target};
 use super::door::{Door, Order};
 use super::lane::{Arrived, Lane, LaneError};
+use super::socket::{Blocked, IN_FLIGHT_RETRY_NS, room};
 
 const CONTROL: u64 = 1;
 const DRIVER: u64 = 2;
@@ -85,7 +87,12 @@ impl Client {
     fn turns(&mut self) -> End {
         let mut events: Vec<Event> = Vec::with_capacity(8);
         loop {
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
+            let timeout = self.retry_at_ns().map(remaining);
+            match epoll::wait(
+                &self.epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                timeout.as_ref(),
+            ) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(_) => return End::Orphaned,
             }
@@ -103,29 +110,41 @@ impl Client {
                     return end;
                 }
             }
-            if self.watch().is_err() {
+            if self.retry().is_err() || self.watch().is_err() {
                 return End::Orphaned;
             }
         }
     }
 
+    /// When to try again what found too many descriptors on their way.
+    fn retry_at_ns(&self) -> Option<u64> {
+        let blocked = [self.control.blocked(), self.door.blocked()];
+        blocked
+            .contains(&Some(Blocked::InFlight))
+            .then(|| now_ns() + IN_FLIGHT_RETRY_NS)
+    }
+
+    fn retry(&mut self) -> std::io::Result<()> {
+        if self.door.blocked() == Some(Blocked::InFlight) {
+            self.door.flush();
+        }
+        if self.control.blocked() == Some(Blocked::InFlight) {
+            self.control.flush()
+        } else {
+            Ok(())
+        }
+    }
+
     /// Ask for room only where something waits for it.
     fn watch(&self) -> Result<(), Errno> {
-        let out = |blocked: bool| {
-            if blocked {
-                EventFlags::OUT
-            } else {
-                EventFlags::empty()
-            }
-        };
-        let control = EventFlags::IN | out(self.control.is_blocked());
+        let control = EventFlags::IN | room(self.control.blocked());
         epoll::modify(
             &self.epoll,
             self.control.socket(),
             EventData::new_u64(CONTROL),
             control,
         )?;
-        let handover = out(self.door.is_blocked());
+        let handover = room(self.door.blocked());
         epoll::modify(
             &self.epoll,
             self.door.handover(),

@@ -5,10 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use roost_core::control::{ToAgent, ToClient};
-use rustix::io::Errno;
 
 use super::shared::{Command, Ends, Notice, Shared};
-use super::socket;
+use super::socket::{self, Blocked};
 
 #[derive(Debug)]
 pub(super) struct Door {
@@ -17,6 +16,7 @@ pub(super) struct Door {
     /// What the hand-over socket had no room for, and what comes after it. Python takes descriptors out when it
     /// drains; until then each of these holds one, so their number is bounded by what the table takes.
     waiting: VecDeque<(ToClient, Option<OwnedFd>)>,
+    blocked: Option<Blocked>,
 }
 
 impl Door {
@@ -25,6 +25,7 @@ impl Door {
             shared,
             ends,
             waiting: VecDeque::new(),
+            blocked: None,
         }
     }
 
@@ -38,9 +39,9 @@ impl Door {
         self.ends.handover.as_fd()
     }
 
-    /// Whether something waits for room in the hand-over socket.
-    pub(super) fn is_blocked(&self) -> bool {
-        !self.waiting.is_empty()
+    /// Why notices wait, if they do.
+    pub(super) fn blocked(&self) -> Option<Blocked> {
+        self.blocked
     }
 
     pub(super) fn push(&mut self, message: ToClient, descriptor: Option<OwnedFd>) {
@@ -50,19 +51,22 @@ impl Door {
 
     /// Hand over what there is room for.
     pub(super) fn flush(&mut self) {
+        self.blocked = None;
         while let Some((message, descriptor)) = self.waiting.pop_front() {
             let Some(descriptor) = descriptor else {
                 self.shared.notify(&self.ends, Notice::Message(message));
                 continue;
             };
-            match socket::send(&self.ends.handover, &[0], &[descriptor.as_fd()]) {
+            let sent = socket::send(&self.ends.handover, &[0], &[descriptor.as_fd()]);
+            match sent.map_err(Blocked::from_error) {
                 Ok(()) => self.shared.notify(&self.ends, Notice::WithDescriptor(message)),
-                Err(Errno::AGAIN | Errno::TOOMANYREFS) => {
+                Err(Ok(blocked)) => {
                     self.waiting.push_front((message, Some(descriptor)));
+                    self.blocked = Some(blocked);
                     return;
                 }
                 // Python's end is gone with its `Control`: nobody wants to know.
-                Err(_) => {}
+                Err(Err(_)) => {}
             }
         }
     }

@@ -41,6 +41,7 @@ use super::door::{Door, Order};
 use super::lane::LaneError;
 use super::log::Log;
 use super::procfs;
+use super::socket::{Blocked, IN_FLIGHT_RETRY_NS, room};
 
 /// What Python sets.
 #[derive(Debug, Clone)]
@@ -97,6 +98,8 @@ pub(super) struct Host {
     templates: HashMap<TemplateId, TemplateProcess>,
     oom_kills: Option<procfs::OomKills>,
     close_until_ns: Option<u64>,
+    /// When to send again what found too many descriptors on their way.
+    retry_at_ns: Option<u64>,
 }
 
 /// What the agent needs of the system before anything else.
@@ -152,6 +155,7 @@ impl Host {
             templates: HashMap::new(),
             oom_kills: procfs::OomKills::find(),
             close_until_ns: None,
+            retry_at_ns: None,
         }
     }
 
@@ -205,6 +209,7 @@ impl Host {
             self.agent.next_wakeup_ns(),
             self.next_look_ns(),
             self.close_until_ns,
+            self.retry_at_ns,
         ]
         .into_iter()
         .flatten()
@@ -304,7 +309,7 @@ impl Host {
                     let text = format!("{}: {error}", running.label);
                     // Without its request the proc would wait for ever.
                     self.warn(text.clone());
-                    let _ = self.tell(id, &ToClient::Warning { text }, None);
+                    self.tell(id, &ToClient::Warning { text }, None);
                 }
                 Err(LaneError::Closed) => return self.close_lane(id),
                 Err(error @ LaneError::Broken(_)) => {
@@ -364,32 +369,37 @@ impl Host {
         }
     }
 
-    /// Ask for room only where something waits for it.
+    /// Ask for room only where something waits for it, and try again what nobody tells of.
     fn watch_room(&mut self) {
-        let out = |blocked: bool| {
-            if blocked {
-                EventFlags::OUT
-            } else {
-                EventFlags::empty()
-            }
-        };
+        if self.door.blocked() == Some(Blocked::InFlight) {
+            self.door.flush();
+        }
+        // Calls to `modify` fail only for a descriptor that is not registered, and that has nothing waiting.
         let handover = EventData::new_u64(HANDOVER);
-        // These calls fail only for a descriptor that is not registered, and that has nothing waiting.
         let _ = epoll::modify(
             &self.epoll,
             self.door.handover(),
             handover,
-            out(self.door.is_blocked()),
+            room(self.door.blocked()),
         );
+        let mut in_flight = self.door.blocked() == Some(Blocked::InFlight);
         for running in self.running.values_mut() {
-            let Some(lane) = &running.control else { continue };
-            let blocked = lane.is_blocked();
+            let Some(lane) = &mut running.control else {
+                continue;
+            };
+            if lane.blocked() == Some(Blocked::InFlight) {
+                // A lane that has failed is seen by its reader.
+                let _ = lane.flush();
+            }
+            let blocked = lane.blocked();
+            in_flight |= blocked == Some(Blocked::InFlight);
             if blocked != running.control_blocked {
                 running.control_blocked = blocked;
                 let data = EventData::new_u64(running.control_source);
-                let _ = epoll::modify(&self.epoll, lane.socket(), data, EventFlags::IN | out(blocked));
+                let _ = epoll::modify(&self.epoll, lane.socket(), data, EventFlags::IN | room(blocked));
             }
         }
+        self.retry_at_ns = in_flight.then(|| now_ns() + IN_FLIGHT_RETRY_NS);
     }
 
     fn end_everything(&mut self) {

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::socket::Blocked;
 use super::{memory, socket};
 
 /// What may wait for a peer that does not read. A peer whose control thread stands still so long is stopped or
@@ -45,6 +46,7 @@ pub(super) struct Lane {
     socket: OwnedFd,
     queue: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
     queued_bytes: usize,
+    blocked: Option<Blocked>,
     buffer: Vec<u8>,
 }
 
@@ -54,6 +56,7 @@ impl Lane {
             socket,
             queue: VecDeque::new(),
             queued_bytes: 0,
+            blocked: None,
             buffer: Vec::new(),
         }
     }
@@ -62,9 +65,9 @@ impl Lane {
         self.socket.as_fd()
     }
 
-    /// Whether messages wait for the socket to take them.
-    pub(super) fn is_blocked(&self) -> bool {
-        !self.queue.is_empty()
+    /// Why messages wait, if they do.
+    pub(super) fn blocked(&self) -> Option<Blocked> {
+        self.blocked
     }
 
     /// Send a message, or queue it.
@@ -86,12 +89,12 @@ impl Lane {
 
     /// Send what is queued, as far as the socket takes it.
     pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.blocked = None;
         while let Some((packet, descriptor)) = self.queue.front() {
             let descriptor = descriptor.as_ref().map(AsFd::as_fd);
-            match socket::send(&self.socket, packet, descriptor.as_slice()) {
-                Ok(()) => {}
-                Err(Errno::AGAIN | Errno::TOOMANYREFS) => return Ok(()),
-                Err(error) => return Err(error.into()),
+            if let Err(error) = socket::send(&self.socket, packet, descriptor.as_slice()) {
+                self.blocked = Some(Blocked::from_error(error)?);
+                return Ok(());
             }
             self.queued_bytes -= packet.len();
             self.queue.pop_front();

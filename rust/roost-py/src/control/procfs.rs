@@ -15,6 +15,7 @@ pub(super) struct Stat {
     flags: u64,
     /// Start time in clock ticks since boot: with the process id, a name that is not reused.
     pub(super) start: u64,
+    /// Set as soon as the end is decided, where it is not zero; long before a busy machine gets around to it.
     exit_status: i32,
 }
 
@@ -50,9 +51,9 @@ impl Stat {
         matches!(self.state, b'Z' | b'X')
     }
 
-    /// Whether its main thread will not run again.
+    /// Whether its program will not run again: its main thread has ended, or all of it was told to.
     pub(super) fn is_exiting(&self) -> bool {
-        self.is_zombie() || self.flags & FLAG_EXITING != 0
+        self.is_zombie() || self.flags & FLAG_EXITING != 0 || self.exit_status != 0
     }
 
     /// How it ends, when it is ending.

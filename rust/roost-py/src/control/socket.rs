@@ -4,6 +4,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -12,6 +13,38 @@ use rustix::net::{
 
 /// Descriptors that one packet may carry.
 pub(super) const DESCRIPTORS_MAX: usize = 16;
+
+/// Why a packet cannot be sent now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Blocked {
+    /// The socket is full: it becomes writable again.
+    Room,
+    /// Too many descriptors of this user are on their way. Nothing tells when there are fewer: try again later.
+    InFlight,
+}
+
+/// When to try again.
+pub(super) const IN_FLIGHT_RETRY_NS: u64 = 10_000_000;
+
+impl Blocked {
+    /// The obstacle that an error stands for; the error itself when it is another.
+    pub(super) fn from_error(error: Errno) -> Result<Self, Errno> {
+        match error {
+            Errno::AGAIN => Ok(Self::Room),
+            Errno::TOOMANYREFS => Ok(Self::InFlight),
+            other => Err(other),
+        }
+    }
+}
+
+/// What to watch a socket for, when this is in the way.
+pub(super) fn room(blocked: Option<Blocked>) -> EventFlags {
+    if blocked == Some(Blocked::Room) {
+        EventFlags::OUT
+    } else {
+        EventFlags::empty()
+    }
+}
 
 /// Two ends of a socket that keeps packets apart; neither blocks.
 pub(super) fn packet_pair() -> Result<(OwnedFd, OwnedFd), Errno> {

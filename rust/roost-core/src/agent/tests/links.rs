@@ -34,9 +34,10 @@ fn a_lane_to_a_proc_that_is_down_waits() {
     rig.say(1, ToAgent::Connect { proc: proc(2) });
     assert_eq!(pairs(&mut rig), []);
     rig.wait(SECOND);
+    assert_eq!(pairs(&mut rig), [], "its process is still being made");
+    rig.come_up(2, 1);
     assert_eq!(pairs(&mut rig), [(1, 2)]);
     // The second death is the last, so who waits is told.
-    rig.come_up(2, 1);
     rig.input(Input::Died {
         proc: proc(2),
         incarnation: Incarnation(1),

@@ -16,6 +16,7 @@ use super::pump::{Pump, Stream};
 use super::templates::request;
 use super::{Host, Source};
 use crate::control::lane::Lane;
+use crate::control::socket::Blocked;
 use crate::control::{descendants, memory, socket};
 
 /// A process and what the agent holds of it.
@@ -29,9 +30,11 @@ pub(super) struct Running {
     pub(super) pidfd: Option<OwnedFd>,
     pub(super) control: Option<Lane>,
     pub(super) control_source: u64,
-    pub(super) control_blocked: bool,
+    pub(super) control_blocked: Option<Blocked>,
     pub(super) tombstones: [Option<OwnedFd>; 2],
     pub(super) page: OwnedFd,
+    /// The owner's end of its first data lane, until its process is there.
+    owner: Option<(LaneEnd, OwnedFd)>,
     pub(super) pumps: [Pump; 2],
     /// Its end was told to the agent.
     pub(super) died: bool,
@@ -96,7 +99,7 @@ impl Host {
     ///
     /// `NotConnected` when its template has ended.
     fn try_launch(&mut self, order: &Order) -> io::Result<()> {
-        let (running, ends, owner_end) = self.prepare(order)?;
+        let (running, ends) = self.prepare(order)?;
         self.running.insert(order.proc, running);
         self.register_running(order.proc)?;
         match self.request(order, &ends) {
@@ -106,21 +109,6 @@ impl Host {
             Err(error) => return Err(error.into()),
         }
         self.order_given(order.template, order.proc);
-        let owner = LaneEnd {
-            proc: order.owner,
-            incarnation: self
-                .running
-                .get(&order.owner)
-                .map(|owner| owner.incarnation)
-                .unwrap_or_default(),
-            slot: order.owner_slot,
-        };
-        let own = LaneEnd {
-            proc: order.proc,
-            incarnation: order.incarnation,
-            slot: Some(0),
-        };
-        self.hand_out(owner, own, owner_end);
         Ok(())
     }
 
@@ -150,7 +138,7 @@ impl Host {
     }
 
     /// Everything that the process and its owner get.
-    fn prepare(&self, order: &Order) -> io::Result<(Running, ProcEnds, OwnedFd)> {
+    fn prepare(&self, order: &Order) -> io::Result<(Running, ProcEnds)> {
         let (control, proc_control) = socket::packet_pair()?;
         let (owner_data, data) = socket::stream_pair()?;
         let (first, proc_first) = socket::stream_pair()?;
@@ -171,6 +159,15 @@ impl Host {
             page: page.try_clone()?,
             recorded,
         };
+        let owner = LaneEnd {
+            proc: order.owner,
+            incarnation: self
+                .running
+                .get(&order.owner)
+                .map(|owner| owner.incarnation)
+                .unwrap_or_default(),
+            slot: order.owner_slot,
+        };
         let log = order.logs.then(|| self.log.clone());
         let running = Running {
             incarnation: order.incarnation,
@@ -180,9 +177,10 @@ impl Host {
             pidfd: None,
             control: Some(Lane::new(control)),
             control_source: 0,
-            control_blocked: false,
+            control_blocked: None,
             tombstones: [Some(first), Some(second)],
             page,
+            owner: Some((owner, owner_data)),
             pumps: [
                 Pump::new(stdout_read, Stream::Out, &order.label, log.clone()),
                 Pump::new(stderr_read, Stream::Err, &order.label, log),
@@ -190,7 +188,7 @@ impl Host {
             died: false,
             sources: Vec::new(),
         };
-        Ok((running, ends, owner_data))
+        Ok((running, ends))
     }
 
     fn register_running(&mut self, id: ProcId) -> io::Result<()> {
@@ -234,6 +232,17 @@ impl Host {
         running.pidfd = Some(pidfd);
         running.ordered_from = None;
         let incarnation = running.incarnation;
+        if let Some((owner, end)) = running.owner.take() {
+            self.hand_out(
+                owner,
+                LaneEnd {
+                    proc: id,
+                    incarnation,
+                    slot: Some(0),
+                },
+                end,
+            );
+        }
         self.inputs.push_back(Input::Launched {
             proc: id,
             incarnation,

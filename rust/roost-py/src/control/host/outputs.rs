@@ -26,8 +26,7 @@ impl Host {
                 descriptor,
             } => {
                 let descriptor = descriptor.and_then(|token| self.tokens.remove(&token));
-                // The lane of a proc that is ending: its death follows.
-                let _ = self.tell(to, &message, descriptor);
+                self.tell(to, &message, descriptor);
             }
             Output::Pair { first, second } => self.pair(first, second),
             Output::Signal {
@@ -38,25 +37,37 @@ impl Host {
         }
     }
 
-    /// Tell a proc, or the driver.
-    pub(super) fn tell(
-        &mut self,
-        to: ProcId,
-        message: &ToClient,
-        descriptor: Option<OwnedFd>,
-    ) -> io::Result<()> {
+    /// Tell a proc, or the driver. One that is ending is told nothing: its death follows.
+    pub(super) fn tell(&mut self, to: ProcId, message: &ToClient, descriptor: Option<OwnedFd>) {
         if to == self.config.driver {
             self.door.push(message.clone(), descriptor);
-            return Ok(());
+            return;
         }
-        let lane = self
-            .running
-            .get_mut(&to)
-            .and_then(|running| running.control.as_mut());
-        lane.map_or_else(
-            || Err(io::ErrorKind::NotConnected.into()),
-            |lane| lane.send(message, descriptor),
-        )
+        let Some(running) = self.running.get_mut(&to) else {
+            return;
+        };
+        let Some(lane) = running.control.as_mut() else {
+            return;
+        };
+        let Err(error) = lane.send(message, descriptor) else {
+            return;
+        };
+        // Where the other end is closed, its death is on its way to us.
+        if !matches!(
+            error.kind(),
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+        ) {
+            // It would miss what the others hear: it cannot go on.
+            if let Some(pidfd) = &running.pidfd {
+                let _ = pidfd_send_signal(pidfd, rustix::process::Signal::KILL);
+            }
+            let text = format!(
+                "{} is killed, since nothing can be said to it any more: {error}",
+                running.label
+            );
+            self.close_lane(to);
+            self.warn(text);
+        }
     }
 
     /// Make a data lane between two procs.
@@ -89,7 +100,7 @@ impl Host {
             slot: to.slot,
         };
         // One that is ending drops its end, which the other sees.
-        let _ = self.tell(to.proc, &message, Some(end));
+        self.tell(to.proc, &message, Some(end));
     }
 
     fn signal(&mut self, id: ProcId, incarnation: Incarnation, signal: Signal) {

@@ -19,9 +19,9 @@ use crate::control::descendants::{self, Target};
 use crate::control::memory;
 use crate::control::procfs::Stat;
 
-/// After its tombstone fell a process may seem to run for a moment, on another CPU. Longer than this it really
-/// does: it has replaced its program (`exec`), and with it what made it a proc.
-const CLOSING_NS: u64 = 10_000_000;
+/// After its tombstone fell a process that ends in order may seem to run for a moment, on another CPU or waiting for one.
+/// Longer than this it really does: it has replaced its program (`exec`), and with it what made it a proc.
+const CLOSING_NS: u64 = 40_000_000;
 
 /// How often it is looked at meanwhile.
 const LOOK_NS: u64 = 500_000;
