@@ -23,7 +23,7 @@ _CHAIN_MAX = 32  # causes that are kept as objects; the text has them all
 _PICKLE_BYTES_MAX = 16 * 1024 * 1024  # an exception that carries more arrives as text
 _TRACEBACK_CHARS_MAX = 64 * 1024
 _TEXT_CHARS_MAX = 16 * 1024
-_OURS = os.path.dirname(__file__) + os.sep  # noqa: PTH120  (compared with co_filename, which is a string)
+_OURS = os.path.dirname(__file__) + os.sep
 
 
 class RemoteTraceback(Exception):  # noqa: N818  (it is the traceback that is seen in a chain of causes, not an error)

@@ -63,7 +63,7 @@ def main() -> None:
 
 def begin(proc: int, incarnation: int, fds: list[int]) -> None:
     """Be the proc, then end the interpreter in order."""
-    ends = dict(zip(_NAMES, fds, strict=False))
+    ends: dict[str, int] = dict(zip(_NAMES, fds, strict=False))
     # Both are the process's standard streams already.
     os.close(ends.pop("stdout"))
     os.close(ends.pop("stderr"))

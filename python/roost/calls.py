@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import pickle
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from roost import serialize
@@ -15,6 +14,8 @@ from roost.reply import Broadcast, GatheredReply, Reply, fail_reply
 from roost.shape import ValueMesh
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from roost._roost import Verb
     from roost.failure import Failure
     from roost.runtime import Runtime
@@ -48,7 +49,7 @@ class Calls:
         try:
             dumped = serialize.dump_call(args, kwargs)
         except Exception as error:
-            names = [name for name in verb.endpoint.signature.parameters]
+            names = list(verb.endpoint.signature.parameters)
             raise serialize.explain(error, verb.endpoint.qualname, args, kwargs, names) from error
         return self.runtime.sharing.capture(dumped, verb.procs, alone=verb.mesh._waits)
 
@@ -56,13 +57,19 @@ class Calls:
         size = verb.targets.size
         for value in (*args, *kwargs.values()):
             if type(value) is Each and len(value.values) != size:
-                raise ValueError(f"each() has {len(value.values)} values for {size} ranks of {verb.mesh._name}: give one a rank")
+                raise ValueError(
+                    f"each() has {len(value.values)} values for {size} ranks of {verb.mesh._name}: give one a rank"
+                )
 
         def at(value: Any, rank: int) -> Any:
             return value.values[rank] if type(value) is Each else value
 
         return [
-            self._dump(verb, tuple(at(value, rank) for value in args), {name: at(value, rank) for name, value in kwargs.items()})
+            self._dump(
+                verb,
+                tuple(at(value, rank) for value in args),
+                {name: at(value, rank) for name, value in kwargs.items()},
+            )
             for rank in range(size)
         ]
 

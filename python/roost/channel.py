@@ -249,7 +249,9 @@ class ReplyPort(Generic[T]):
 
     def _dropped(self) -> None:
         if not self._message.answered:
-            self._runner.answer_error(self._message, RoostError(f"the port of {self._message.name} was closed without an answer"))
+            self._runner.answer_error(
+                self._message, RoostError(f"the port of {self._message.name} was closed without an answer")
+            )
 
     def __del__(self) -> None:
         message = self._message

@@ -37,7 +37,9 @@ def pack(handle: ActorMesh, args: tuple[Any, ...], kwargs: dict[str, Any], optio
 def unpack(payload: bytes) -> tuple[ActorMesh, bytes, dict[str, Any]]:
     """The mesh's handle, its constructor's arguments for `construct`, and its options."""
     procs, actor, (mesh, name, owner, per_proc, waits), arguments, options = pickle.loads(payload)
-    handle = ActorMesh._make(mesh, name, owner, _load(procs), Shape(per_proc) if per_proc else SCALAR, None, _load(actor), waits)
+    handle = ActorMesh._make(
+        mesh, name, owner, _load(procs), Shape(per_proc) if per_proc else SCALAR, None, _load(actor), waits
+    )
     return handle, arguments, options
 
 
@@ -48,7 +50,7 @@ def construct(handle: ActorMesh, arguments: bytes) -> Any:
 
 
 def _packed_procs(procs: ProcMesh) -> bytes:
-    global _last_procs
+    global _last_procs  # noqa: PLW0603 - one for the process
     if _last_procs is None or _last_procs[0] is not procs:
         _last_procs = procs, serialize.dumps_alone(procs)
     return _last_procs[1]

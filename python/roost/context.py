@@ -6,9 +6,9 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from roost.runner import Runner
-    from roost.mesh import ActorMesh
     from roost.dead_letters import Job
+    from roost.mesh import ActorMesh
+    from roost.runner import Runner
     from roost.shape import Point
 
 __all__ = ["Context", "context"]
@@ -54,7 +54,7 @@ class Context:
         from roost.shape import Point
 
         if self._handling is None:
-            return Point((), 0)
+            return Point({})
         return self._handling.runner.point
 
     @property
@@ -64,7 +64,7 @@ class Context:
         from roost.shape import Point
 
         if self._handling is None:
-            return Point((), 0)
+            return Point({})
         return Point(decode_sizes(self._handling.sizes), self._handling.rank)
 
     @property

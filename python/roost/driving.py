@@ -42,7 +42,7 @@ def start() -> Runtime:
 
 
 def _driver(loop: asyncio.AbstractEventLoop) -> Runtime:
-    job, proc = os.urandom(16), random.getrandbits(63) | 1  # noqa: S311 - an id, not a secret
+    job, proc = os.urandom(16), random.getrandbits(63) | 1
     config = _config.current()
     control = Control.start_agent(job, proc, {"grace_s": config.grace_s, "sigterm_s": config.sigterm_s})
     runtime = _runtime.Runtime(job=job, proc=proc, incarnation=0, name="driver", owner=proc, control=control, loop=loop)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Mapping
 
 __all__ = ["POSITIONAL_ANY", "EndpointInfo", "EndpointKind"]
 
@@ -44,11 +44,11 @@ class EndpointInfo:
     """The endpoint's name on the mesh."""
     qualname: str
     """`Class.name` as written, for errors."""
-    function: Callable[..., object]
+    function: Callable[..., Any]
     """The plain function, called with the actor first."""
     kind: EndpointKind
     """`async` and `sync` return the answer, `stream` yields answers, `port` answers through its Port."""
-    quick: Callable[..., Coroutine[object, object, object]] | None
+    quick: Callable[..., object] | None
     """The function again when it is an `async def` that runs alone: the usual endpoint, which the actor's task awaits itself."""
     is_async: bool
     """Whether it runs on the loop; else on the actor's thread. It tells the two sorts of `port` apart."""
@@ -69,7 +69,7 @@ class EndpointInfo:
 
     def __init__(
         self,
-        function: Callable[..., object],
+        function: Callable[..., Any],
         *,
         kind: EndpointKind,
         is_async: bool,

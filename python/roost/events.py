@@ -5,24 +5,31 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roost.failure import Event, Failure
 from roost.shape import Point
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 __all__ = ["EventStream", "now"]
 
 
 def now() -> datetime:
     """The time, as events carry it."""
+    # Not at import: a program that never has an event does not pay for it.
+    from datetime import UTC, datetime
+
     return datetime.now(UTC)
 
 
 class EventStream(AsyncIterator[Event]):
     """Events from the moment of subscription on; bounded: a slow reader finds one `gap` where the oldest were dropped."""
 
-    def __init__(self, limit: int, wants: Callable[[Event], bool] | None = None, closed: Callable[[Any], None] | None = None) -> None:
+    def __init__(
+        self, limit: int, wants: Callable[[Event], bool] | None = None, closed: Callable[[Any], None] | None = None
+    ) -> None:
         self._events: deque[Event] = deque()
         self._limit = limit
         self._wants = wants
@@ -39,7 +46,9 @@ class EventStream(AsyncIterator[Event]):
             if self._events and self._events[0].kind != "gap":
                 gap = self._events.popleft()
             if gap.kind != "gap":
-                gap = Event("gap", gap.mesh, gap.mesh, Point({}), 0, gap.at, "events were dropped: the reader is slow", None)
+                gap = Event(
+                    "gap", gap.mesh, gap.mesh, Point({}), 0, gap.at, "events were dropped: the reader is slow", None
+                )
             self._events.appendleft(gap)
         self._events.append(event)
         self._wake()
@@ -70,7 +79,9 @@ class EventStream(AsyncIterator[Event]):
             self._closed(self)
 
 
-def event(kind: Any, mesh: str, name: str, point: Point, incarnation: int, reason: str, failure: Failure | None) -> Event:
+def event(
+    kind: Any, mesh: str, name: str, point: Point, incarnation: int, reason: str, failure: Failure | None
+) -> Event:
     """An event that happens now."""
     return Event(kind, mesh, name, point, incarnation, now(), reason, failure)
 

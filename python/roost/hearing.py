@@ -69,7 +69,7 @@ class Unheard:
             return True
         for reference in self._replies:
             reply = reference()
-            if reply is not None and reply.done() and not reply._log_traceback:  # type: ignore[attr-defined]
+            if reply is not None and reply.done() and not reply._log_traceback:
                 self.hear()
                 return True
         return False
@@ -156,7 +156,7 @@ class Hearing:
             return False
         try:
             handled = bool(await hook(unheard.failure))
-        except Exception as error:  # noqa: BLE001 - a hook that raises has not handled it
+        except Exception as error:
             _logger.warning("%s raised while it heard of %s", name, unheard.failure.summary, exc_info=error)
             return False
         if handled:
@@ -183,10 +183,15 @@ class Hearing:
         for failure in found:
             self.of(failure).hear()
         dropped, self.dropped = self.dropped, []
-        return [*(ActorDied(None, failure) for failure in found), *(one for one in dropped if isinstance(one, Exception))]
+        return [
+            *(ActorDied(None, failure) for failure in found),
+            *(one for one in dropped if isinstance(one, Exception)),
+        ]
 
 
-def raise_unheard(error: BaseException | None, unheard: Sequence[Exception], whose: str, points: Sequence[Point] = ()) -> None:
+def raise_unheard(
+    error: BaseException | None, unheard: Sequence[Exception], whose: str, points: Sequence[Point] = ()
+) -> None:
     """Raise what nobody has heard of, together with the error that ends a block or a program; that alone is left to its raiser."""
     if not unheard:
         return

@@ -43,8 +43,8 @@ class HostedMesh:
     """The actors of one mesh in this process: made together, each with its own life."""
 
     __slots__ = (
-        "_again", "_arguments", "_histories", "_lives", "_news", "_originals", "_ranks", "cells", "cleanup_timeout_s", "endpoints", "handle",
-        "id", "owner", "policy", "runners", "runtime", "sizes",
+        "_again", "_arguments", "_histories", "_lives", "_news", "_originals", "_ranks", "cells", "cleanup_timeout_s",
+        "endpoints", "handle", "id", "owner", "policy", "runners", "runtime", "sizes",
     )  # fmt: skip
 
     def __init__(self, runtime: Runtime, mesh: int, owner: int, payload: bytes, ranks: Ranks) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import traceback
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from roost import serialize
 from roost.failure import Failure
@@ -14,7 +14,6 @@ from roost.shape import Point
 
 if TYPE_CHECKING:
     from roost.hosted import Ranks
-    from roost.mesh import ActorMesh
     from roost.runtime import Runtime
 
 __all__ = ["Hosting"]

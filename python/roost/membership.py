@@ -193,11 +193,11 @@ class Members:
             self._hear_of_tenants(meshes, [one for actors in meshes for one in followed[id(actors)]])
 
     def _hear_of_tenants(self, meshes: Iterable[OwnedActors], followed: list[Failure]) -> None:
-        first, *rest = followed or [None]
-        if first is not None:
+        if followed:
+            first, *rest = followed
             for one in rest:
                 first._add_consequence(one)
-            next(iter(meshes)).climbs(first)
+            next(iter(meshes)).climbs(first.point.rank, first)
 
     def _lose(self, proc: int, incarnation: int, started: int, failure: Failure, *, again: bool, gone: bool) -> None:
         runtime = self._runtime
@@ -249,7 +249,7 @@ class Members:
         failure = self.gone.get(proc)
         if failure is None:
             owned = self.owned.get(proc)
-            if owned is None or owned[0].failures is None or owned[0].state(owned[1]) == "up":
+            if owned is None or owned[0].state(owned[1]) == "up":
                 return None
             failure = owned[0].failures.get(owned[1])
             if failure is None:

@@ -8,23 +8,21 @@ from __future__ import annotations
 import random
 import typing
 import weakref
-from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from roost import runtime as _runtime
 from roost._roost import Targets, Verb
 from roost.endpoint import Actor, Endpoint
-from roost.failure import State
 from roost.reply import GatheredReply, Reply, Stream, StreamSink
 from roost.shape import Point, Selection, Shape, ValueMesh, rank_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from typing_extensions import Self
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from typing import Self, SupportsIndex
 
     from roost.endpoint_info import EndpointInfo
     from roost.events import EventStream
+    from roost.failure import State
     from roost.owned_actors import OwnedActors
     from roost.owned_procs import OwnedProcs
     from roost.owning import OwnedMesh
@@ -67,7 +65,7 @@ class Mesh:
         """Part of the mesh: a number drops its dimension, a `slice` keeps it."""
         return self._view(self._shape.slice(**selections))
 
-    def split(self, **into: object) -> Self:
+    def split(self, **into: Sequence[str] | SupportsIndex) -> Self:
         """The same ranks with a dimension split: `split(gpus=("nodes", "local"), local=4)`."""
         return self._view(self._shape.split(**into))
 
@@ -162,7 +160,14 @@ class ProcMesh(Mesh):
     @classmethod
     def _make(cls, mesh: int, name: str, owner: int, whole: Shape, shape: Shape, procs: tuple[int, ...]) -> ProcMesh:
         made = cls.__new__(cls)
-        made._id, made._name, made._owner, made._whole, made._shape, made._procs = mesh, name, owner, whole, shape, procs
+        made._id, made._name, made._owner, made._whole, made._shape, made._procs = (
+            mesh,
+            name,
+            owner,
+            whole,
+            shape,
+            procs,
+        )
         return made
 
     def _view(self, shape: Shape) -> ProcMesh:
@@ -257,7 +262,15 @@ class ActorMesh(Mesh):
 
     @classmethod
     def _make(
-        cls, mesh: int, name: str, owner: int, on: ProcMesh, per_proc: Shape, shape: Shape | None, actor: type, waits: bool
+        cls,
+        mesh: int,
+        name: str,
+        owner: int,
+        on: ProcMesh,
+        per_proc: Shape,
+        shape: Shape | None,
+        actor: type,
+        waits: bool,
     ) -> ActorMesh:
         made = cls.__new__(cls)
         made._id, made._name, made._owner, made._on, made._per_proc = mesh, name, owner, on, per_proc
@@ -267,7 +280,9 @@ class ActorMesh(Mesh):
         return made
 
     def _view(self, shape: Shape) -> ActorMesh:
-        return ActorMesh._make(self._id, self._name, self._owner, self._on, self._per_proc, shape, self._class, self._waits)
+        return ActorMesh._make(
+            self._id, self._name, self._owner, self._on, self._per_proc, shape, self._class, self._waits
+        )
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         shape = None if self._shape == self._whole else self._shape
@@ -316,7 +331,9 @@ class ActorMesh(Mesh):
     def _no_endpoint(self, name: str) -> str:
         known = ", ".join(sorted(self._class.__roost_endpoints__)) or "none"  # type: ignore[attr-defined]
         if hasattr(self._class, name):
-            return f"{self._class.__qualname__}.{name} is not an endpoint: decorate it with @endpoint to call it on a mesh"
+            return (
+                f"{self._class.__qualname__}.{name} is not an endpoint: decorate it with @endpoint to call it on a mesh"
+            )
         return f"{self._class.__qualname__} has no endpoint {name!r}; it has: {known}"
 
     def _bound(self, endpoint: Any) -> BoundEndpoint:
@@ -325,16 +342,16 @@ class ActorMesh(Mesh):
             raise TypeError(f"{endpoint!r} is no endpoint: give Class.method or the method's name")
         bound = getattr(self, name)
         if not isinstance(bound, BoundEndpoint):
-            raise AttributeError(self._no_endpoint(name))
+            raise AttributeError(self._no_endpoint(name))  # noqa: TRY004 - as for any name that a mesh does not have
         return bound
 
     def call(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> Reply[Any]:
         """Call an endpoint on every rank: a `ValueMesh`."""
-        return self._bound(endpoint).call(*args, **kwargs)  # type: ignore[no-any-return]
+        return self._bound(endpoint).call(*args, **kwargs)
 
     def call_one(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> Reply[Any]:
         """Call an endpoint on the one rank of this mesh."""
-        return self._bound(endpoint).call_one(*args, **kwargs)  # type: ignore[no-any-return]
+        return self._bound(endpoint).call_one(*args, **kwargs)
 
     def choose(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> Reply[Any]:
         """Call an endpoint on one live rank: the less loaded of two picked at random."""
@@ -398,7 +415,9 @@ class BoundEndpoint(Endpoint[..., Any]):
             raise AttributeError(f"an endpoint has the verbs call, call_one, choose, stream, broadcast; not {name!r}")
         mesh, info = self._mesh, self._info
         if mode == CALL_ONE and len(mesh) != 1:
-            raise ValueError(f"call_one() on {len(mesh)} ranks of {mesh._name}: slice the mesh to one rank, or use call()")
+            raise ValueError(
+                f"call_one() on {len(mesh)} ranks of {mesh._name}: slice the mesh to one rank, or use call()"
+            )
         verb = Verb(
             _runtime.current().node, mesh._places(), info, mesh, mode,
             info.name, info.positional_min, info.positional_max, self._timeout,
@@ -411,7 +430,7 @@ class BoundEndpoint(Endpoint[..., Any]):
         mesh = self._mesh
         rank = _runtime.current().choose(mesh)
         one = mesh if len(mesh) == 1 else mesh._view(mesh._shape.at(rank))
-        return BoundEndpoint(one, self._info, self._timeout).call_one(*args, **kwargs)  # type: ignore[no-any-return]
+        return BoundEndpoint(one, self._info, self._timeout).call_one(*args, **kwargs)
 
     def stream(self, *args: Any, **kwargs: Any) -> Stream[Any]:
         """Call every rank and iterate (Point, value) as the answers come."""
@@ -432,11 +451,14 @@ def check_actor_class(actor: Any, name: str, args: tuple[Any, ...], kwargs: dict
     """The class to spawn, when its constructor takes these arguments."""
     import inspect
 
-    kind = typing.get_origin(actor) or actor
+    kind: Any = typing.get_origin(actor) or actor
     if not isinstance(kind, type) or not issubclass(kind, Actor):
-        raise TypeError(f"spawn({name!r}, {actor!r}): give a class that derives from roost.Actor, and its arguments after it")
-    if not isinstance(name, str) or not name:
+        raise TypeError(
+            f"spawn({name!r}, {actor!r}): give a class that derives from roost.Actor, and its arguments after it"
+        )
+    if not isinstance(name, str) or not name:  # type: ignore[redundant-expr]  # users without a type checker
         raise TypeError(f"spawn({name!r}, …): the first argument is the mesh's name")
+    signature = None
     try:
         signature = _signatures.get(kind)
         if signature is None:

@@ -29,7 +29,15 @@ class OwnedActors(OwnedMesh):
     __slots__ = ("class_name", "cleanup_extra_s", "on", "per", "policy", "procs")
 
     def __init__(
-        self, runtime: Runtime, mesh: int, name: str, whole: Shape, supervise: Any, procs: tuple[int, ...], per: int, class_name: str
+        self,
+        runtime: Runtime,
+        mesh: int,
+        name: str,
+        whole: Shape,
+        supervise: Any,
+        procs: tuple[int, ...],
+        per: int,
+        class_name: str,
     ) -> None:
         super().__init__(runtime, mesh, name, whole, supervise)
         self.procs = procs
@@ -71,7 +79,11 @@ class OwnedActors(OwnedMesh):
         followed = []
         for rank in self.ranks_of(proc):
             before = self._states[rank]
-            if before == state or (before in ENDED and state != "restarting") or (before in ENDED and self._stays_down(rank)):
+            if (
+                before == state
+                or (before in ENDED and state != "restarting")
+                or (before in ENDED and self._stays_down(rank))
+            ):
                 continue
             self.set_state(rank, state, reason=failure.reason, failure=failure)
             if state == "stopped" or failure.kind == "stopped":
@@ -137,7 +149,9 @@ class OwnedActors(OwnedMesh):
         scope = "one" if self.policy is None else self.policy.scope
         first = 0 if scope == "all" else rank + 1
         if scope != "one":
-            others = [other for other in range(first, len(self._states)) if other != rank and self._states[other] == "up"]
+            others = [
+                other for other in range(first, len(self._states)) if other != rank and self._states[other] == "up"
+            ]
             for other in others:
                 self.set_state(other, "restarting")
             self.restart_ranks(others, f"starts again together with {self.rank_name(rank)}")

@@ -24,7 +24,14 @@ class OwnedProcs(OwnedMesh):
     __slots__ = ("actors", "ask", "policy", "procs")
 
     def __init__(
-        self, runtime: Runtime, mesh: int, name: str, whole: Shape, supervise: Any, procs: tuple[int, ...], policy: Restart | None
+        self,
+        runtime: Runtime,
+        mesh: int,
+        name: str,
+        whole: Shape,
+        supervise: Any,
+        procs: tuple[int, ...],
+        policy: Restart | None,
     ) -> None:
         super().__init__(runtime, mesh, name, whole, supervise)
         self.procs = procs
@@ -35,7 +42,9 @@ class OwnedProcs(OwnedMesh):
         self.ask: Callable[[int, int], Any] | None = None
 
     # What the agent says -----------------------------------------------------------------------------------------------
-    def member(self, rank: int, incarnation: int, status: str, details: dict[str, Any], failure: Failure | None) -> None:
+    def member(
+        self, rank: int, incarnation: int, status: str, details: dict[str, Any], failure: Failure | None
+    ) -> None:
         """The agent says how a proc is."""
         if status == "starting":
             state = "starting" if incarnation == 0 else "restarting"
@@ -94,7 +103,9 @@ class OwnedProcs(OwnedMesh):
         """Stop these procs and start their next incarnation."""
         runtime = self.runtime
         procs = [self.procs[rank] for rank in ranks]
-        runtime.control.restart(procs, reason, runtime.grace_left_s() + self._cleanup_extra_s(), runtime.config.sigterm_s)
+        runtime.control.restart(
+            procs, reason, runtime.grace_left_s() + self._cleanup_extra_s(), runtime.config.sigterm_s
+        )
 
     def _cleanup_extra_s(self) -> float:
         return max([0.0, *(actors.cleanup_extra_s for actors in self.actors)])

@@ -32,7 +32,9 @@ class OwnedMesh:
         "reasons", "runtime", "subscribers", "supervise", "unheard", "waiters", "whole",
     )  # fmt: skip
 
-    def __init__(self, runtime: Runtime, mesh: int, name: str, whole: Shape, supervise: Callable[..., Any] | None) -> None:
+    def __init__(
+        self, runtime: Runtime, mesh: int, name: str, whole: Shape, supervise: Callable[..., Any] | None
+    ) -> None:
         self.runtime = runtime
         self.id = mesh
         self.name = name
@@ -150,7 +152,9 @@ class OwnedMesh:
         errors: list[Exception] = [self.death_error(rank) for rank in cause]
         error: Exception = errors[0]
         if len(errors) > 1:
-            error = MeshError(f"{len(errors)} ranks of {self.name} are not up", errors, [self.whole.point(rank) for rank in cause])
+            error = MeshError(
+                f"{len(errors)} ranks of {self.name} are not up", errors, [self.whole.point(rank) for rank in cause]
+            )
         for rank in cause:
             self.runtime.hearing.carried(self.failures.get(rank), reply)
         fail_reply(reply, error)
@@ -219,7 +223,9 @@ class OwnedMesh:
         When it could not be entered its caller raises the error, which tells of the others that failed.
         """
         self.entered -= 1
-        reason = "its async with block ended" if error is None else f"its async with block raised {type(error).__name__}"
+        reason = (
+            "its async with block ended" if error is None else f"its async with block raised {type(error).__name__}"
+        )
         stopping = self.stop(shape, reason)
         try:
             await asyncio.shield(stopping)
@@ -237,8 +243,8 @@ class OwnedMesh:
             one.hear()
         died = [ActorDied(None, one.failure) for one in unheard]
         if entering and error is not None:
-            for one in died:
-                error.add_note(f"besides: {one}")
+            for death in died:
+                error.add_note(f"besides: {death}")
             return
         raise_unheard(error, died, self.name, [one.failure.point for one in unheard])
 
@@ -277,7 +283,9 @@ class OwnedMesh:
 
     def _state_of(self, rank: int) -> State:
         state = self._states[rank]
-        reason = "" if state == "up" else self.reasons.get(rank) or (self.mesh_stopped or "" if state == "stopped" else "")
+        reason = (
+            "" if state == "up" else self.reasons.get(rank) or (self.mesh_stopped or "" if state == "stopped" else "")
+        )
         return State(state, reason, self.incarnation(rank), self.pid(rank), self.failures.get(rank))  # type: ignore[arg-type]
 
     def pid(self, rank: int) -> int | None:

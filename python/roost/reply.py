@@ -10,7 +10,7 @@ import asyncio
 import sys
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from roost.errors import BlockingWaitError, CallTimeoutError, MeshError, RemoteError
@@ -35,7 +35,16 @@ _result = asyncio.Future.result
 _exception = asyncio.Future.exception
 
 
-class Reply(asyncio.Future[R]):
+if TYPE_CHECKING:
+
+    class _Awaited(asyncio.Future[R], Coroutine[Any, Any, R]):
+        """What type checkers see: a future that `create_task` takes as well."""
+
+else:
+    _Awaited = asyncio.Future
+
+
+class Reply(_Awaited[R]):
     """The answer to come of one call.
 
     Await it, many times and from several tasks; cancel it, or the last task that awaits it, and the work at the other end is
@@ -52,7 +61,7 @@ class Reply(asyncio.Future[R]):
     def __await__(self) -> Generator[Any, None, R]:
         # The first to await gets the future itself, which is quicker; each later one a future of its own, so that a time-out
         # around one of them does not cancel the others.
-        if self._callbacks is None or self.done():  # type: ignore[attr-defined]
+        if not self._callbacks or self.done():
             return _await(self)
         return self._inner().__await__()
 
@@ -92,7 +101,7 @@ class Reply(asyncio.Future[R]):
     def _waiting_tasks(self) -> list[tuple[asyncio.Task[Any], Any, Any]]:
         """Tasks that await the future itself: (task, its wake-up, context)."""
         found = []
-        for callback, scope in self._callbacks or ():  # type: ignore[attr-defined]
+        for callback, scope in self._callbacks or ():
             task = getattr(callback, "__self__", None)
             if isinstance(task, asyncio.Task):
                 found.append((task, callback, scope))
@@ -160,7 +169,7 @@ class Reply(asyncio.Future[R]):
     # What a coroutine has, so that `TaskGroup.create_task(reply)` is accepted.
     def send(self, value: object) -> Any:
         """Step like a coroutine (for `asyncio.create_task`)."""
-        return self._steps().send(value)
+        return self._steps().send(value)  # type: ignore[arg-type]  # a coroutine takes what it is sent; ours takes None
 
     def throw(self, *error: Any) -> Any:
         """Raise inside like a coroutine (for `asyncio.create_task`)."""
@@ -195,7 +204,7 @@ class FailedReply(Reply[R]):
 
     def __del__(self) -> None:
         # The future's own flag: true until someone took the exception.
-        unheard = self._log_traceback  # type: ignore[attr-defined]
+        unheard = self._log_traceback
         if unheard:
             self._log_traceback = False
         runtime = _running()
@@ -242,8 +251,13 @@ class GatheredReply(Reply[R]):
         if self._failed is None:
             count = len(named)
             self._failed = MeshError(
-                f"{count} of {len(self._values)} ranks of {self._mesh} failed" if len(self._values) > 1 else f"{self._mesh} failed",
-                [error if isinstance(error, Exception) else RemoteError(type(error).__name__, str(error)) for _, error in named],
+                f"{count} of {len(self._values)} ranks of {self._mesh} failed"
+                if len(self._values) > 1
+                else f"{self._mesh} failed",
+                [
+                    error if isinstance(error, Exception) else RemoteError(type(error).__name__, str(error))
+                    for _, error in named
+                ],
                 [point for point, _ in named],
             )
             fail_gathered(self, self._failed)
@@ -281,7 +295,7 @@ class GatheredReply(Reply[R]):
     def __del__(self) -> None:
         if getattr(self, "_failed", None) is None:
             return
-        unheard = self._log_traceback  # type: ignore[attr-defined]
+        unheard = self._log_traceback
         if unheard:
             self._log_traceback = False
         runtime = _running()
@@ -436,7 +450,9 @@ class as_completed(Generic[R]):  # noqa: N801 - named as asyncio's
             except RuntimeError:
                 running = False
             if running:
-                raise BlockingWaitError("`for` would stop the event loop; write `async for reply in as_completed(...)` here")
+                raise BlockingWaitError(
+                    "`for` would stop the event loop; write `async for reply in as_completed(...)` here"
+                )
             reply.get_loop().call_soon_threadsafe(reply.add_done_callback, done.put)
         for _ in self._replies:
             left = None if end is None else max(0.0, end - time.monotonic())
@@ -448,7 +464,7 @@ class as_completed(Generic[R]):  # noqa: N801 - named as asyncio's
     async def __aiter__(self) -> AsyncIterator[Reply[R]]:
         done: asyncio.Queue[Reply[R]] = asyncio.Queue()
         for reply in self._replies:
-            reply.add_done_callback(done.put_nowait)  # type: ignore[arg-type]
+            reply.add_done_callback(done.put_nowait)
         try:
             async with asyncio.timeout(self._timeout):
                 for _ in self._replies:

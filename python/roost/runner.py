@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 import pickle
 import traceback
-from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
 from roost import serialize
-from roost.context import handling
 from roost.channel import ReplyPort
+from roost.context import handling
 from roost.errors import RemoteError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from roost._roost import Cell, Message
-    from roost.endpoint import EndpointInfo
+    from roost.endpoint_info import EndpointInfo
     from roost.failure import Failure
-    from roost.hosting import HostedMesh
+    from roost.hosted import HostedMesh
     from roost.mesh import ActorMesh
     from roost.shape import Point
 
@@ -141,7 +142,7 @@ class Runner:
         # What the constructor left in its context stays there.
         self._run(self._drain())
 
-    async def _drain(self) -> None:
+    async def _drain(self) -> None:  # noqa: C901 - one loop, each branch of which is a rule
         """Handle messages one at a time until the actor ends, or until this task is no longer clean."""
         self._entered = True
         cell = self.cell
@@ -223,7 +224,8 @@ class Runner:
         args, kwargs = message.open()
         if self._threads is None:
             self._threads = ThreadPoolExecutor(
-                endpoint.limit or CONCURRENT_THREADS_MAX if endpoint.concurrent else 1, thread_name_prefix=f"roost-{self.name}"
+                endpoint.limit or CONCURRENT_THREADS_MAX if endpoint.concurrent else 1,
+                thread_name_prefix=f"roost-{self.name}",
             )
         scope = copy_context()
         function = endpoint.function
@@ -260,7 +262,7 @@ class Runner:
 
     async def _with_port(self, message: Message, endpoint: EndpointInfo) -> None:
         args, kwargs = message.open()
-        port = ReplyPort(message)
+        port: ReplyPort[Any] = ReplyPort(message)
         try:
             await endpoint.function(self.instance, port, *args, **(kwargs or {}))
         except Exception as error:
@@ -308,7 +310,9 @@ class Runner:
                 self.hosted.give_back(message, self)
                 return
             # It would look to the caller's task as if that task had been cancelled.
-            error = RemoteError("asyncio.CancelledError", "the endpoint cancelled itself", "".join(traceback.format_exception(error)))
+            error = RemoteError(
+                "asyncio.CancelledError", "the endpoint cancelled itself", "".join(traceback.format_exception(error))
+            )
         answers = message.has_caller and not message.answered
         if answers:
             self.answer_error(message, error)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from roost import config as _config
 from roost import runtime as _runtime
-from roost.config import Config
 from roost.context import handling
 from roost.endpoint import Actor
 from roost.hearing import left_unheard, raise_unheard
@@ -20,6 +19,7 @@ from roost.shape import Shape
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator
 
+    from roost.config import Config
     from roost.failure import Failure
 
 __all__ = ["handle", "run", "this_host", "this_proc"]
@@ -80,7 +80,9 @@ def run(
 
     try:
         if asyncio._get_running_loop() is not None:
-            raise RuntimeError("roost.run() starts an event loop, and one runs in this thread already: await the program there")
+            raise RuntimeError(  # noqa: TRY301 - the coroutine is closed below, whatever was wrong
+                "roost.run() starts an event loop, and one runs in this thread already: await the program there"
+            )
         if config is not None:
             _config.use(config)
     except BaseException:
@@ -117,7 +119,7 @@ async def _whole(main: Coroutine[Any, Any, T], supervise: Callable[[Failure], Aw
     raise_unheard(error, unheard, "the program")
     if error is not None:
         raise error
-    return result
+    return result  # pyright: ignore[reportPossiblyUnboundVariable, reportReturnType]  # unbound only with an error, which was raised
 
 
 @contextmanager

@@ -52,7 +52,15 @@ class Runtime:
     """One process's share of a job."""
 
     def __init__(
-        self, *, job: bytes, proc: int, incarnation: int, name: str, owner: int, control: Control, loop: asyncio.AbstractEventLoop
+        self,
+        *,
+        job: bytes,
+        proc: int,
+        incarnation: int,
+        name: str,
+        owner: int,
+        control: Control,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         from roost.calls import Calls
         from roost.elsewhere import Elsewhere
@@ -71,7 +79,9 @@ class Runtime:
         self.pid = os.getpid()
         self.host = os.uname().nodename
         self.config = _config.current()
-        self.node = Node(job, proc, incarnation, (sys.version_info.major, sys.version_info.minor), self.config.as_builtins())
+        self.node = Node(
+            job, proc, incarnation, (sys.version_info.major, sys.version_info.minor), self.config.as_builtins()
+        )
         # The rooms of the house.
         self.job = Job(self)
         self.calls = Calls(self)
@@ -91,7 +101,8 @@ class Runtime:
         self._kept: set[asyncio.Task[Any]] = set()
         self._system_handlers: dict[str, Callable[[int, int, list[tuple[int, int]], bytes], None]] = {
             ".spawn": self.hosting.spawn, ".stop": self.hosting.stop, ".restart": self.hosting.restart,
-            ".early": self.hosting.early, ".state": self._state, ".letter": self.letters.came_back, ".streamed": self.streams.took, ".released": self.sharing.given_back,
+            ".early": self.hosting.early, ".state": self._state, ".letter": self.letters.came_back,
+            ".streamed": self.streams.took, ".released": self.sharing.given_back,
             ".forgotten": self.sharing.forget, ".defines": self.sharing.learn,
         }  # fmt: skip
         # The last hook before the root, of `roost.run`.
@@ -153,7 +164,8 @@ class Runtime:
             "offer": self.sharing.offer, "released": self.sharing.release_soon,
             "reply": Reply, "gathered_reply": GatheredReply, "pack": calls.pack, "begin": calls.begin,
             "elsewhere": calls.elsewhere, "errored": calls.errored, "unloadable": calls.unloadable, "refused": calls.refused,
-            "bounded": calls.bounded, "stopped": self.raise_stopped, "undelivered": self.letters.bounced, "handling": handling.get, "connect": self.control.connect, "system": self._system,
+            "bounded": calls.bounded, "stopped": self.raise_stopped, "undelivered": self.letters.bounced,
+            "handling": handling.get, "connect": self.control.connect, "system": self._system,
             "cancelled": lambda runner, message: runner.cancel(message), "port_item": self.ports.came,
             "port_taken": self.ports.took, "broken": self._broken, "room": calls.room, "sent": Done(),
             "too_large": calls.too_large,
@@ -228,7 +240,9 @@ class Runtime:
         self.node.close()
 
     # Messages for Roost itself -------------------------------------------------------------------------------------------
-    def send_system(self, proc: int, mesh: int, name: str, payload: bytes, runs: list[tuple[int, int, int, int, int]]) -> None:
+    def send_system(
+        self, proc: int, mesh: int, name: str, payload: bytes, runs: list[tuple[int, int, int, int, int]]
+    ) -> None:
         """Send one of Roost's own messages, unless its receiver is gone."""
         if proc not in self.members.gone and not self.closed:
             self.node.send_system(proc, mesh, name, payload, runs)

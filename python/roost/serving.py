@@ -17,7 +17,7 @@ from roost import runtime as _runtime
 from roost import serialize
 
 # Whatever a proc needs is imported by its template, so that a forked proc imports nothing.
-from roost import calls, driving, elsewhere, hosting, spawning  # noqa: F401 isort: skip
+from roost import calls, driving, elsewhere, hosting, spawning  # noqa: F401 isort: skip # pyright: ignore[reportUnusedImport]
 from roost.shape import Shape
 
 if TYPE_CHECKING:
@@ -94,6 +94,6 @@ async def _stop(runtime: Runtime) -> None:
     await asyncio.sleep(0)
     runtime.node.flush()
     end = runtime.loop.time() + runtime.grace_left_s()
-    while runtime.node.has_unsent() and runtime.loop.time() < end:
+    while runtime.node.has_unsent() and runtime.loop.time() < end:  # noqa: ASYNC110 - the socket tells nobody that it is empty
         await asyncio.sleep(_FLUSH_S)
     runtime.close_proc()

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from roost import serialize
-from roost.failure import Bind, Restart
 from roost.constructing import pack
+from roost.failure import Bind, Restart
 from roost.mesh import ActorMesh, ProcMesh, check_actor_class
 from roost.owned_actors import OwnedActors
 from roost.owned_procs import OwnedProcs
-from roost.shape import Point, SCALAR, Shape, rank_name
+from roost.shape import SCALAR, Point, Shape, rank_name
 
 if TYPE_CHECKING:
     from roost.runtime import Runtime
@@ -94,7 +94,13 @@ def _start_procs(runtime: Runtime, record: OwnedProcs, ranks: list[Any], templat
 
 
 def spawn_actors(
-    runtime: Runtime, procs: ProcMesh, name: str, actor: Any, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]
+    runtime: Runtime,
+    procs: ProcMesh,
+    name: str,
+    actor: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    options: dict[str, Any],
 ) -> ActorMesh:
     """Spawn one actor, or `per_proc`, on each proc of a mesh; returns at once."""
     runtime.check_usable()
@@ -109,7 +115,14 @@ def spawn_actors(
     if len(packed) > runtime.config.message_bytes_max:
         runtime.calls.too_large(len(packed))
     record = OwnedActors(
-        runtime, mesh, name, handle._whole, options.get("supervise"), procs._members(), len(per_proc), f"{kind.__module__}.{kind.__qualname__}"
+        runtime,
+        mesh,
+        name,
+        handle._whole,
+        options.get("supervise"),
+        procs._members(),
+        len(per_proc),
+        f"{kind.__module__}.{kind.__qualname__}",
     )
     record.cleanup_extra_s = max(0.0, (options.get("cleanup_timeout_s") or 0.0) - runtime.config.cleanup_timeout_s)
     record.policy = policy
@@ -205,7 +218,9 @@ class _Request:
         cold = False
         for key, value in (at(self.env) or {}).items():
             if not isinstance(key, str) or not isinstance(value, str | None):
-                raise TypeError(f"env: {key!r}: {value!r} for {self.label(rank)}; names and values are strings, None removes one")
+                raise TypeError(
+                    f"env: {key!r}: {value!r} for {self.label(rank)}; names and values are strings, None removes one"
+                )
             cold = cold or (key.startswith(_START_ONLY) and environ.get(key) != value)
             if value is None:
                 environ.pop(key, None)
@@ -247,5 +262,7 @@ def _cpus(bind: Bind) -> list[int] | None:
         return None
     missing = sorted(set(wanted) - os.sched_getaffinity(0))
     if missing:
-        raise ValueError(f"Bind: CPUs {missing} are not there for this process, which may run on {sorted(os.sched_getaffinity(0))}")
+        raise ValueError(
+            f"Bind: CPUs {missing} are not there for this process, which may run on {sorted(os.sched_getaffinity(0))}"
+        )
     return wanted

@@ -39,7 +39,12 @@ async def test_a_kill_fails_pending_calls_with_a_structured_failure():
         failure = errors[0].failure
         assert all(error.failure is failure for error in errors)
         assert (failure.kind, failure.origin, failure.signal, failure.exit_code) == ("signal", "process", 9, None)
-        assert (failure.mesh, failure.name, dict(failure.point), failure.incarnation) == ("workers", "workers[gpus=1]", {"gpus": 1}, 0)
+        assert (failure.mesh, failure.name, dict(failure.point), failure.incarnation) == (
+            "workers",
+            "workers[gpus=1]",
+            {"gpus": 1},
+            0,
+        )
         assert failure.host == socket.gethostname()
         assert "these were the last words" in failure.stderr
         assert before - 0.1 <= failure.times["died_at"] <= failure.times["detected_at"] <= time.time()

@@ -12,9 +12,9 @@ import struct
 
 import numpy as np
 import pytest
-from roost._roost import SegmentMap, SegmentPool, SharedBuffer
 
 from roost import serialize
+from roost._roost import SegmentMap, SegmentPool, SharedBuffer
 
 MIB = 1 << 20
 SENDER, RECEIVER = 11, 22

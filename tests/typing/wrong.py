@@ -56,10 +56,10 @@ async def limit_of_text(self: Actor) -> None: ...
 
 
 async def constructors(procs: ProcMesh) -> None:
-    procs.spawn("trainers", Trainer)  # type: ignore[call-arg]
-    procs.spawn("trainers", Trainer, lr="fast")  # type: ignore[arg-type]
-    procs.spawn("trainers", Trainer, 1.0, "name")  # type: ignore[call-arg]
-    procs.spawn("trainers", Trainer, 1.0, size=2)  # type: ignore[call-arg]
+    procs.spawn("trainers", Trainer)
+    procs.spawn("trainers", Trainer, lr="fast")
+    procs.spawn("trainers", Trainer, 1.0, "name")
+    procs.spawn("trainers", Trainer, 1.0, size=2)
 
 
 async def arguments(trainers: Trainer) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import pickle
 
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from roost._roost import plain_dumps, plain_loads
 
@@ -42,7 +43,9 @@ def test_what_pickle_writes_is_read_alike_or_left_to_pickle(value: object) -> No
     assert read is None or same(read, value)
 
 
-@given(st.one_of(st.lists(PLAIN), st.dictionaries(st.text(), PLAIN), st.tuples(st.tuples(PLAIN)), st.sets(st.integers())))
+@given(
+    st.one_of(st.lists(PLAIN), st.dictionaries(st.text(), PLAIN), st.tuples(st.tuples(PLAIN)), st.sets(st.integers()))
+)
 def test_other_values_are_left_to_pickle(value: object) -> None:
     assert plain_dumps(value) is None
     read = plain_loads(pickle.dumps(value, 5))

@@ -55,16 +55,26 @@ pub(crate) enum Cancelled {
     /// It had not started; it is gone, and this is the credit to send, when it is time for one.
     Queued(Mail, Option<Amount>),
     /// It runs: Python must cancel its task.
-    Running { runner: Py<PyAny>, message: Py<Message> },
+    Running {
+        runner: Py<PyAny>,
+        message: Py<Message>,
+    },
 }
 
 impl Cell {
     pub(crate) fn new(node: Py<Node>, mesh: u64, slot: u32) -> Self {
-        Self { node, mesh, slot, state: Mutex::default() }
+        Self {
+            node,
+            mesh,
+            slot,
+            state: Mutex::default(),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, CellState> {
-        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.state
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// Put a message in.
@@ -88,15 +98,26 @@ impl Cell {
     /// Drop or find the message of a call that was cancelled.
     pub(crate) fn cancel(&self, py: Python<'_>, sender: u64, call: u64, rank: u32) -> Cancelled {
         let mut state = self.state();
-        let same = |mail: &Mail| mail.call == call && mail.sender == sender && (rank == u32::MAX || mail.rank == rank);
+        let same = |mail: &Mail| {
+            mail.call == call && mail.sender == sender && (rank == u32::MAX || mail.rank == rank)
+        };
         if let Some(at) = state.mailbox.iter().position(|mail| same(mail)) {
-            let Some(mail) = state.mailbox.remove(at) else { return Cancelled::Nothing };
+            let Some(mail) = state.mailbox.remove(at) else {
+                return Cancelled::Nothing;
+            };
             let credit = Self::taken(&mut state, &mail);
             return Cancelled::Queued(*mail, credit);
         }
-        let found = state.running.iter().find(|message| same(&message.get().mail)).map(|message| message.clone_ref(py));
+        let found = state
+            .running
+            .iter()
+            .find(|message| same(&message.get().mail))
+            .map(|message| message.clone_ref(py));
         match (found, &state.runner) {
-            (Some(message), Some(runner)) => Cancelled::Running { runner: runner.clone_ref(py), message },
+            (Some(message), Some(runner)) => Cancelled::Running {
+                runner: runner.clone_ref(py),
+                message,
+            },
             _ => Cancelled::Nothing,
         }
     }
@@ -104,7 +125,10 @@ impl Cell {
     /// A message has been answered, dropped or failed.
     pub(crate) fn finished(&self, message: &Message) -> Option<Py<Message>> {
         let mut state = self.state();
-        let at = state.running.iter().position(|other| std::ptr::eq(other.get(), message))?;
+        let at = state
+            .running
+            .iter()
+            .position(|other| std::ptr::eq(other.get(), message))?;
         Some(state.running.swap_remove(at))
     }
 
@@ -117,11 +141,18 @@ impl Cell {
         if mail.session == u32::MAX {
             return None;
         }
-        let known = state.senders.iter().position(|one| one.proc == mail.sender && one.incarnation == mail.incarnation);
+        let known = state
+            .senders
+            .iter()
+            .position(|one| one.proc == mail.sender && one.incarnation == mail.incarnation);
         let at = known.unwrap_or_else(|| {
             state.senders.retain(|one| one.proc != mail.sender);
             state.senders.reserve_exact(1);
-            state.senders.push(Sender { proc: mail.sender, incarnation: mail.incarnation, window: ReceiveWindow::default() });
+            state.senders.push(Sender {
+                proc: mail.sender,
+                incarnation: mail.incarnation,
+                window: ReceiveWindow::default(),
+            });
             state.senders.len() - 1
         });
         Some(&mut state.senders[at].window)
@@ -131,7 +162,11 @@ impl Cell {
     fn taken(state: &mut CellState, mail: &Mail) -> Option<Amount> {
         let window = Self::window(state, mail)?;
         // One that was in the mailbox when its sender's next incarnation came belongs to a window that is gone.
-        if window.waiting().messages == 0 { None } else { window.take(Amount::MAILBOX, mail.bytes) }
+        if window.waiting().messages == 0 {
+            None
+        } else {
+            window.take(Amount::MAILBOX, mail.bytes)
+        }
     }
 }
 
@@ -140,7 +175,9 @@ impl Cell {
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.node)?;
         // Held by this very thread when the collector runs inside: then these count as used from elsewhere.
-        let Ok(state) = self.state.try_lock() else { return Ok(()) };
+        let Ok(state) = self.state.try_lock() else {
+            return Ok(());
+        };
         visit.call(&state.runner)?;
         visit.call(&state.waiter)?;
         state.running.iter().try_for_each(|message| visit.call(message))
@@ -152,13 +189,20 @@ impl Cell {
         let cell = slf.get();
         let (mail, grant) = {
             let mut state = cell.state();
-            let Some(mail) = state.mailbox.pop_front() else { return Ok(None) };
+            let Some(mail) = state.mailbox.pop_front() else {
+                return Ok(None);
+            };
             let grant = Self::taken(&mut state, &mail);
             (mail, grant)
         };
         mail.mark_started();
         if let Some(amount) = grant {
-            cell.node.get().grant(py, (mail.sender, mail.incarnation), (cell.mesh, cell.slot), amount)?;
+            cell.node.get().grant(
+                py,
+                (mail.sender, mail.incarnation),
+                (cell.mesh, cell.slot),
+                amount,
+            )?;
         }
         let message = Py::new(py, Message::new(*mail, slf.clone().unbind()))?;
         cell.state().running.push(message.clone_ref(py));
@@ -194,7 +238,8 @@ impl Cell {
                 state.ended = Some(reason.clone().unbind());
             }
             let mailbox = std::mem::take(&mut state.mailbox);
-            let credits: Vec<Option<Amount>> = mailbox.iter().map(|mail| Self::taken(&mut state, mail)).collect();
+            let credits: Vec<Option<Amount>> =
+                mailbox.iter().map(|mail| Self::taken(&mut state, mail)).collect();
             (mailbox, state.waiter.take(), credits)
         };
         if let Some(waiter) = waiter {
@@ -203,7 +248,12 @@ impl Cell {
         let node = self.node.get();
         for (mail, credit) in mailbox.iter().zip(credits) {
             if let Some(amount) = credit {
-                node.grant(py, (mail.sender, mail.incarnation), (self.mesh, self.slot), amount)?;
+                node.grant(
+                    py,
+                    (mail.sender, mail.incarnation),
+                    (self.mesh, self.slot),
+                    amount,
+                )?;
             }
             node.bounce(py, mail, reason)?;
         }
@@ -230,9 +280,22 @@ impl Cell {
     fn busy(&self, py: Python<'_>) -> (Vec<String>, usize) {
         let (running, queued) = {
             let state = self.state();
-            (state.running.iter().map(|message| message.clone_ref(py)).collect::<Vec<_>>(), state.mailbox.len())
+            (
+                state
+                    .running
+                    .iter()
+                    .map(|message| message.clone_ref(py))
+                    .collect::<Vec<_>>(),
+                state.mailbox.len(),
+            )
         };
-        (running.iter().map(|message| message.get().mail.name_text(py)).collect(), queued)
+        (
+            running
+                .iter()
+                .map(|message| message.get().mail.name_text(py))
+                .collect(),
+            queued,
+        )
     }
 }
 

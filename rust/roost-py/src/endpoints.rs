@@ -20,7 +20,10 @@ pub(crate) struct Endpoint {
 impl Endpoint {
     pub(crate) fn new(info: &Bound<'_, PyAny>) -> PyResult<Self> {
         let quick = info.getattr("quick")?;
-        Ok(Self { info: info.clone().unbind(), quick: (!quick.is_none()).then(|| quick.unbind()) })
+        Ok(Self {
+            info: info.clone().unbind(),
+            quick: (!quick.is_none()).then(|| quick.unbind()),
+        })
     }
 }
 
@@ -33,7 +36,10 @@ impl Endpoints {
     pub(crate) fn from_dict(endpoints: &Bound<'_, PyDict>) -> PyResult<Self> {
         let mut table = Self::default();
         for (name, info) in endpoints.iter() {
-            table.0.insert(name.extract::<String>()?.into_bytes().into(), Arc::new(Endpoint::new(&info)?));
+            table.0.insert(
+                name.extract::<String>()?.into_bytes().into(),
+                Arc::new(Endpoint::new(&info)?),
+            );
         }
         Ok(table)
     }

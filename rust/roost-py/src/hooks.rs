@@ -3,8 +3,8 @@
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use pyo3::{PyTraverseError, PyVisit};
 use pyo3::types::{IntoPyDict, PyDict, PyString};
+use pyo3::{PyTraverseError, PyVisit};
 
 use crate::segment::SegmentMap;
 
@@ -120,7 +120,11 @@ impl Hooks {
             room: get("room")?,
             sent: get("sent")?,
             too_large: get("too_large")?,
-            own: Mutex::new(Some(Own { flush: get("flush")?, readable: get("readable")?, writable: get("writable")? })),
+            own: Mutex::new(Some(Own {
+                flush: get("flush")?,
+                readable: get("readable")?,
+                writable: get("writable")?,
+            })),
             reply_keywords: [("loop", loop_.clone_ref(py))].into_py_dict(py)?.unbind(),
             call_name: PyString::intern(py, "_call").unbind(),
             call_soon: loop_.getattr(py, "call_soon")?,
@@ -176,17 +180,27 @@ impl Hooks {
             &self.call_soon,
             &self.create_future,
         ];
-        functions.into_iter().try_for_each(|function| visit.call(function))
+        functions
+            .into_iter()
+            .try_for_each(|function| visit.call(function))
     }
 
     /// A reply to one rank's call.
     pub(crate) fn new_reply(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(self.reply.bind(py).call((), Some(self.reply_keywords.bind(py)))?.unbind())
+        Ok(self
+            .reply
+            .bind(py)
+            .call((), Some(self.reply_keywords.bind(py)))?
+            .unbind())
     }
 
     /// A reply to a mesh's call.
     pub(crate) fn new_gathered_reply(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(self.gathered_reply.bind(py).call((), Some(self.reply_keywords.bind(py)))?.unbind())
+        Ok(self
+            .gathered_reply
+            .bind(py)
+            .call((), Some(self.reply_keywords.bind(py)))?
+            .unbind())
     }
 
     /// Tell a reply which call it is, so that it can be cancelled.

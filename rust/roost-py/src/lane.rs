@@ -8,19 +8,24 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes};
 use roost_core::credit::Amount;
-use roost_core::wire::{Cancel, Content, CreditTarget, Frame, MessageHeader, Part as WirePart, Parts, ReplyStatus};
+use roost_core::wire::{
+    Cancel, Content, CreditTarget, Frame, MessageHeader, Part as WirePart, Parts, ReplyStatus,
+};
 
 use crate::cell::{Cancelled, Put};
 use crate::hooks::Hooks;
 use crate::message::Mail;
 use crate::node::{Action, Node, State};
-use crate::payload::{Part, Payload};
 use crate::outgoing::Outgoing;
+use crate::payload::{Part, Payload};
 use crate::peer::{Stalled, Standing};
 use crate::pending::{Answers, Letter, Orphans, UNSENT};
 
 /// What `lost` gives to Python.
-pub(crate) type Lost = (Vec<(Py<PyAny>, Vec<u32>, bool)>, Vec<(u64, u32, u32, String, bool)>);
+pub(crate) type Lost = (
+    Vec<(Py<PyAny>, Vec<u32>, bool)>,
+    Vec<(u64, u32, u32, String, bool)>,
+);
 
 /// What a death leaves.
 pub(crate) struct Losses {
@@ -35,7 +40,9 @@ impl Node {
             let mut state = self.lock();
             // New bytes: the loop has turned, so the next frame is the first of a burst.
             state.burst = !state.dirty.is_empty();
-            let Some(link) = state.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) else { return Ok(()) };
+            let Some(link) = state.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) else {
+                return Ok(());
+            };
             let fd = link.raw_fd();
             link.read().map(|count| (count, fd))
         };
@@ -52,7 +59,15 @@ impl Node {
     /// Read everything that this proc's incarnation sent before it ended, then give up on what it did not answer.
     ///
     /// What it returns is said at `Node::lost`.
-    pub(crate) fn lose(&self, py: Python<'_>, proc: u64, incarnation: u32, started: i64, again: bool, gone: bool) -> PyResult<Lost> {
+    pub(crate) fn lose(
+        &self,
+        py: Python<'_>,
+        proc: u64,
+        incarnation: u32,
+        started: i64,
+        again: bool,
+        gone: bool,
+    ) -> PyResult<Lost> {
         self.drain(py, proc, incarnation)?;
         let mut actions = Vec::new();
         let lost = {
@@ -61,8 +76,14 @@ impl Node {
         };
         self.act(py, actions)?;
         Ok((
-            lost.orphans.into_iter().map(|one| (one.sink, one.ranks, one.maybe_executed)).collect(),
-            lost.letters.into_iter().map(|one| (one.mesh, one.slot, one.rank, one.name, one.maybe_executed)).collect(),
+            lost.orphans
+                .into_iter()
+                .map(|one| (one.sink, one.ranks, one.maybe_executed))
+                .collect(),
+            lost.letters
+                .into_iter()
+                .map(|one| (one.mesh, one.slot, one.rank, one.name, one.maybe_executed))
+                .collect(),
         ))
     }
 
@@ -71,7 +92,9 @@ impl Node {
         let mut actions = Vec::new();
         {
             let mut state = self.lock();
-            let Some(pending) = state.pending.remove(&call) else { return Ok(()) };
+            let Some(pending) = state.pending.remove(&call) else {
+                return Ok(());
+            };
             for proc in pending.procs() {
                 state.cancel_at(py, proc, call, &mut actions);
             }
@@ -92,7 +115,9 @@ impl Node {
         loop {
             let read = {
                 let mut state = self.lock();
-                let Some(link) = state.link(proc, incarnation) else { return Ok(()) };
+                let Some(link) = state.link(proc, incarnation) else {
+                    return Ok(());
+                };
                 link.read()
             };
             match read {
@@ -106,7 +131,9 @@ impl Node {
 impl State {
     fn parse(&mut self, py: Python<'_>, proc: u64, actions: &mut Vec<Action>) {
         // Taken out so that the frames' visitor may use everything else.
-        let Some(mut link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.take()) else { return };
+        let Some(mut link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.take()) else {
+            return;
+        };
         let incarnation = self.peers[&proc].incarnation;
         let mut granted = Vec::new();
         let outcome = self.parse_link(py, proc, incarnation, &mut link, actions, &mut granted);
@@ -149,10 +176,16 @@ impl State {
             return Ok(());
         }
         let slot = link.slot;
-        let from = Origin { proc, incarnation, slot };
+        let from = Origin {
+            proc,
+            incarnation,
+            slot,
+        };
         let (session, bytes) = link.unread();
         let consumed = session
-            .receive(0, bytes, &mut |frame: Frame<'_>| self.take(py, &from, &frame, actions, granted))
+            .receive(0, bytes, &mut |frame: Frame<'_>| {
+                self.take(py, &from, &frame, actions, granted)
+            })
             .map_err(|error| error.to_string())?;
         link.consumed(consumed);
         self.refusal.take().map_or(Ok(()), Err)
@@ -173,29 +206,63 @@ impl State {
         }
         match frame.content {
             Content::Message(header, parts) => {
-                let Some(payload) = self.payload(py, &parts) else { return ControlFlow::Break(()) };
-                self.take_message(py, from, frame.head.sequence, &header, (payload, parts.bytes()), actions);
+                let Some(payload) = self.payload(py, &parts) else {
+                    return ControlFlow::Break(());
+                };
+                self.take_message(
+                    py,
+                    from,
+                    frame.head.sequence,
+                    &header,
+                    (payload, parts.bytes()),
+                    actions,
+                );
             }
             Content::Reply(header, parts) => {
-                let Some(payload) = self.payload(py, &parts) else { return ControlFlow::Break(()) };
+                let Some(payload) = self.payload(py, &parts) else {
+                    return ControlFlow::Break(());
+                };
                 self.reply(py, header.call, header.rank, header.status, payload, actions);
             }
             Content::Cancel(cancel) => self.take_cancel(py, from.proc, cancel, actions),
             Content::Credit(credit) => match credit.target {
                 CreditTarget::Actor { mesh, slot } => {
-                    granted.push((mesh.get(), slot, Amount { messages: credit.messages, bytes: credit.bytes }));
+                    granted.push((
+                        mesh.get(),
+                        slot,
+                        Amount {
+                            messages: credit.messages,
+                            bytes: credit.bytes,
+                        },
+                    ));
                 }
                 CreditTarget::Port(port) => {
-                    actions.push(Action::PortTaken { port, sender: from.proc, total: credit.messages });
+                    actions.push(Action::PortTaken {
+                        port,
+                        sender: from.proc,
+                        total: credit.messages,
+                    });
                 }
             },
             Content::PortItem(item, parts) => {
-                let Some(payload) = self.payload(py, &parts) else { return ControlFlow::Break(()) };
-                actions.push(Action::PortItem { port: item.port, sender: from.proc, flags: item.flags, payload });
+                let Some(payload) = self.payload(py, &parts) else {
+                    return ControlFlow::Break(());
+                };
+                actions.push(Action::PortItem {
+                    port: item.port,
+                    sender: from.proc,
+                    flags: item.flags,
+                    payload,
+                });
             }
             Content::PortClose(close) => {
                 let payload = Payload::plain(PyBytes::new(py, b"").unbind());
-                actions.push(Action::PortItem { port: close.port, sender: from.proc, flags: u8::MAX, payload });
+                actions.push(Action::PortItem {
+                    port: close.port,
+                    sender: from.proc,
+                    flags: u8::MAX,
+                    payload,
+                });
             }
             Content::Goodbye(_) | Content::Ack => {}
         }
@@ -215,11 +282,20 @@ impl State {
         if header.endpoint.starts_with('.') {
             let ranks = header.runs.targets().collect();
             let name = header.endpoint.to_owned();
-            actions.push(Action::System { name, mesh, sender: from.proc, ranks, payload });
+            actions.push(Action::System {
+                name,
+                mesh,
+                sender: from.proc,
+                ranks,
+                payload,
+            });
             return;
         }
         let sizes = self.sizes(header.sizes);
-        let endpoint = self.meshes.get(&mesh).and_then(|hosted| hosted.endpoints.get(header.endpoint));
+        let endpoint = self
+            .meshes
+            .get(&mesh)
+            .and_then(|hosted| hosted.endpoints.get(header.endpoint));
         let chain: Option<Arc<[u8]>> = None;
         let one = header.runs.one();
         let mail = Mail {
@@ -256,11 +332,15 @@ impl State {
         }
         let mut pickle = None;
         let mut rest = Vec::new();
-        for part in parts.iter() {
+        for part in parts {
             match part {
-                WirePart::Inline(bytes) if pickle.is_none() => pickle = Some(PyBytes::new(py, bytes).unbind()),
+                WirePart::Inline(bytes) if pickle.is_none() => {
+                    pickle = Some(PyBytes::new(py, bytes).unbind());
+                }
                 // Writable and the receiver's own.
-                WirePart::Inline(bytes) => rest.push(Part::Inline(PyByteArray::new(py, bytes).into_any().unbind())),
+                WirePart::Inline(bytes) => {
+                    rest.push(Part::Inline(PyByteArray::new(py, bytes).into_any().unbind()));
+                }
                 WirePart::Segment(place) => {
                     let map = self.map.as_ref()?.get();
                     match map.accept(place.segment, place.generation, place.offset, place.length) {
@@ -289,12 +369,25 @@ impl State {
     }
 
     /// Put a message into a mailbox of this process, or keep it for a mesh that is on its way.
-    pub(crate) fn put(&mut self, py: Python<'_>, mesh: u64, slot: u32, mut mail: Mail, actions: &mut Vec<Action>) {
+    pub(crate) fn put(
+        &mut self,
+        py: Python<'_>,
+        mesh: u64,
+        slot: u32,
+        mut mail: Mail,
+        actions: &mut Vec<Action>,
+    ) {
         let Some(hosted) = self.meshes.get(&mesh) else {
             let early = self.early.entry(mesh).or_default();
             if early.is_empty() {
                 let payload = Payload::plain(PyBytes::new(py, b"").unbind());
-                actions.push(Action::System { name: ".early".to_owned(), mesh, sender: mail.sender, ranks: Vec::new(), payload });
+                actions.push(Action::System {
+                    name: ".early".to_owned(),
+                    mesh,
+                    sender: mail.sender,
+                    ranks: Vec::new(),
+                    payload,
+                });
             }
             early.push((slot, mail));
             return;
@@ -313,7 +406,11 @@ impl State {
             Put::Wake(waiter) => actions.push(Action::Wake(waiter)),
             Put::Ended(mail, reason, credit) => {
                 if let Some(amount) = credit {
-                    actions.push(Action::Grant { to: (mail.sender, mail.incarnation), actor: (mesh, slot), amount });
+                    actions.push(Action::Grant {
+                        to: (mail.sender, mail.incarnation),
+                        actor: (mesh, slot),
+                        amount,
+                    });
                 }
                 actions.push(Action::Bounce { mail, reason });
             }
@@ -331,14 +428,20 @@ impl State {
         actions: &mut Vec<Action>,
     ) {
         // A call that was cancelled or timed out meanwhile is not there any more, and its answer is of no use.
-        let Some(pending) = self.pending.get_mut(&call) else { return };
+        let Some(pending) = self.pending.get_mut(&call) else {
+            return;
+        };
         let many = matches!(pending.answers, Answers::Many { .. });
         let last = status != ReplyStatus::Item && pending.answered(rank);
         let sink = if last {
-            let Some(mut done) = self.pending.remove(&call) else { return };
+            let Some(mut done) = self.pending.remove(&call) else {
+                return;
+            };
             if !done.again.is_empty() {
                 let again = std::mem::take(&mut done.again);
-                let pickles = again.into_iter().map(|(_, message)| message.payload.pickle.into_any());
+                let pickles = again
+                    .into_iter()
+                    .map(|(_, message)| message.payload.pickle.into_any());
                 actions.push(Action::Drop(pickles.collect()));
             }
             done.sink
@@ -347,10 +450,25 @@ impl State {
         };
         let rank_if_many = many.then_some(rank);
         actions.push(match status {
-            ReplyStatus::Value => Action::Value { sink, rank: rank_if_many, payload, item: false },
-            ReplyStatus::Item => Action::Value { sink, rank: rank_if_many, payload, item: true },
+            ReplyStatus::Value => Action::Value {
+                sink,
+                rank: rank_if_many,
+                payload,
+                item: false,
+            },
+            ReplyStatus::Item => Action::Value {
+                sink,
+                rank: rank_if_many,
+                payload,
+                item: true,
+            },
             ReplyStatus::End => Action::End { sink, rank },
-            ReplyStatus::Error | ReplyStatus::Dropped => Action::Error { sink, rank: rank_if_many, status, payload },
+            ReplyStatus::Error | ReplyStatus::Dropped => Action::Error {
+                sink,
+                rank: rank_if_many,
+                status,
+                payload,
+            },
         });
     }
 
@@ -362,11 +480,17 @@ impl State {
                     Cancelled::Queued(mail, credit) => {
                         if let Some(amount) = credit {
                             let actor = (cell.get().mesh, cell.get().slot);
-                            actions.push(Action::Grant { to: (mail.sender, mail.incarnation), actor, amount });
+                            actions.push(Action::Grant {
+                                to: (mail.sender, mail.incarnation),
+                                actor,
+                                amount,
+                            });
                         }
                         actions.push(Action::Drop(vec![mail.payload.pickle.into_any()]));
                     }
-                    Cancelled::Running { runner, message } => actions.push(Action::Cancelled { runner, message }),
+                    Cancelled::Running { runner, message } => {
+                        actions.push(Action::Cancelled { runner, message });
+                    }
                 }
             }
         }
@@ -374,16 +498,26 @@ impl State {
 
     /// Take a call back from one proc.
     fn cancel_at(&mut self, py: Python<'_>, proc: u64, call: u64, actions: &mut Vec<Action>) {
-        let cancel = Cancel { call, rank: Cancel::ALL_RANKS, flags: 0 };
+        let cancel = Cancel {
+            call,
+            rank: Cancel::ALL_RANKS,
+            flags: 0,
+        };
         if proc == self.own {
             self.take_cancel(py, proc, cancel, actions);
             return;
         }
-        let Some(peer) = self.peers.get_mut(&proc) else { return };
+        let Some(peer) = self.peers.get_mut(&proc) else {
+            return;
+        };
         let mut dropped: Vec<Outgoing> = Vec::new();
         let mut kept = std::collections::VecDeque::new();
         for message in std::mem::take(&mut peer.backlog) {
-            if message.call == call { dropped.push(message) } else { kept.push_back(message) }
+            if message.call == call {
+                dropped.push(message);
+            } else {
+                kept.push_back(message);
+            }
         }
         peer.backlog = kept;
         if let Some(link) = &mut peer.link {
@@ -411,9 +545,13 @@ impl State {
 
     /// Frames that had no room, or no segment, may have it now; in their order.
     pub(crate) fn retry_stalled(&mut self, py: Python<'_>, proc: u64, actions: &mut Vec<Action>) {
-        let Some(link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) else { return };
+        let Some(link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) else {
+            return;
+        };
         for frame in std::mem::take(&mut link.stalled) {
-            let Some(peer) = self.peers.get_mut(&proc) else { return };
+            let Some(peer) = self.peers.get_mut(&proc) else {
+                return;
+            };
             let Some(link) = peer.link.as_mut() else { return };
             match frame {
                 Stalled::Message(message, credited) => {
@@ -437,7 +575,6 @@ impl State {
         self.wrote(proc, actions);
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one call from Python, which has all of this in one notice")]
     fn give_up(
         &mut self,
         py: Python<'_>,
@@ -448,11 +585,20 @@ impl State {
         gone: bool,
         actions: &mut Vec<Action>,
     ) -> Losses {
-        let mut losses = Losses { orphans: Vec::new(), letters: Vec::new() };
+        let mut losses = Losses {
+            orphans: Vec::new(),
+            letters: Vec::new(),
+        };
         let started = u64::try_from(started).ok();
-        let Some(peer) = self.peers.get_mut(&proc) else { return losses };
+        let Some(peer) = self.peers.get_mut(&proc) else {
+            return losses;
+        };
         peer.standing = if gone { Standing::Gone } else { Standing::Down };
-        let link = if peer.incarnation == incarnation { peer.link.take() } else { None };
+        let link = if peer.incarnation == incarnation {
+            peer.link.take()
+        } else {
+            None
+        };
         let mut waiting: Vec<Outgoing> = std::mem::take(&mut peer.backlog).into();
         peer.bound = roost_core::credit::QueueBound::new(self.queue);
         let mut kept = Vec::new();
@@ -467,19 +613,23 @@ impl State {
                 continue;
             }
             if message.is_broadcast() {
-                losses.letters.extend(message.runs.as_runs().targets().map(|(slot, rank)| Letter {
-                    mesh: message.mesh.get(),
-                    slot,
-                    rank,
-                    name: message.name.to_string(),
-                    maybe_executed: false,
-                }));
+                losses
+                    .letters
+                    .extend(message.runs.as_runs().targets().map(|(slot, rank)| Letter {
+                        mesh: message.mesh.get(),
+                        slot,
+                        rank,
+                        name: message.name.to_string(),
+                        maybe_executed: false,
+                    }));
             }
             actions.push(Action::Drop(vec![message.payload.pickle.into_any()]));
         }
         self.orphan(py, proc, started, again, &mut kept, &mut losses, actions);
         kept.sort_by_key(|message| message.order);
-        let Some(peer) = self.peers.get_mut(&proc) else { return losses };
+        let Some(peer) = self.peers.get_mut(&proc) else {
+            return losses;
+        };
         for message in kept {
             peer.bound.admit(message.bytes);
             peer.backlog.push_back(message);
@@ -489,7 +639,6 @@ impl State {
     }
 
     /// Find the calls that the dead proc leaves open: those surely not started may be sent again, the others end.
-    #[expect(clippy::too_many_arguments, reason = "a part of give_up, which splits the work and not the data")]
     fn orphan(
         &mut self,
         py: Python<'_>,
@@ -502,11 +651,16 @@ impl State {
     ) {
         let mut waiting: HashMap<u64, Vec<u32>> = HashMap::new();
         for message in kept.iter().filter(|message| message.call != 0) {
-            waiting.entry(message.call).or_default().extend(message.runs.as_runs().targets().map(|(_, rank)| rank));
+            waiting
+                .entry(message.call)
+                .or_default()
+                .extend(message.runs.as_runs().targets().map(|(_, rank)| rank));
         }
         let mut ended = Vec::new();
         for (&call, pending) in &mut self.pending {
-            let Some((mut ranks, sequence)) = pending.on(proc) else { continue };
+            let Some((mut ranks, sequence)) = pending.on(proc) else {
+                continue;
+            };
             let is_one = matches!(pending.answers, Answers::One { .. });
             if let Some(waiting) = waiting.get(&call) {
                 ranks.retain(|rank| !waiting.contains(rank));
@@ -518,7 +672,11 @@ impl State {
             if again && not_started && pending.again.iter().any(|(to, _)| *to == proc) {
                 let to = pending.again.iter().filter(|(to, _)| *to == proc);
                 kept.extend(to.filter_map(|(_, message)| {
-                    if is_one { Some(message.clone_ref(py)) } else { message.for_ranks(py, &ranks) }
+                    if is_one {
+                        Some(message.clone_ref(py))
+                    } else {
+                        message.for_ranks(py, &ranks)
+                    }
                 }));
                 pending.unsent(proc);
                 continue;
@@ -527,7 +685,11 @@ impl State {
             for &rank in &ranks {
                 last = pending.answered(rank);
             }
-            losses.orphans.push(Orphans { sink: pending.sink.clone_ref(py), ranks, maybe_executed: !not_started });
+            losses.orphans.push(Orphans {
+                sink: pending.sink.clone_ref(py),
+                ranks,
+                maybe_executed: !not_started,
+            });
             if last {
                 ended.push(call);
             }
@@ -560,7 +722,10 @@ pub(crate) fn deliver(
         Ok(value) => value,
         Err(error) => {
             let rank = rank.map_or(-1, i64::from);
-            return hooks.unloadable.call1(py, (sink, rank, error.into_value(py))).map(drop);
+            return hooks
+                .unloadable
+                .call1(py, (sink, rank, error.into_value(py)))
+                .map(drop);
         }
     };
     let sink = sink.bind(py);

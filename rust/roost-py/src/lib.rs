@@ -49,13 +49,19 @@ fn _roost(module: &Bound<'_, PyModule>) -> PyResult<()> {
 /// This crate's version as the hello carries it.
 fn version() -> (u16, u16, u16) {
     let part = |text: &str| text.parse().unwrap_or(0);
-    (part(env!("CARGO_PKG_VERSION_MAJOR")), part(env!("CARGO_PKG_VERSION_MINOR")), part(env!("CARGO_PKG_VERSION_PATCH")))
+    (
+        part(env!("CARGO_PKG_VERSION_MAJOR")),
+        part(env!("CARGO_PKG_VERSION_MINOR")),
+        part(env!("CARGO_PKG_VERSION_PATCH")),
+    )
 }
 
 /// Now, in ns of the monotonic clock, as deadlines are given.
 fn monotonic_ns() -> i64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec)
+    now.tv_sec
+        .saturating_mul(1_000_000_000)
+        .saturating_add(now.tv_nsec)
 }
 
 /// The error of a verb whose message found no room.
@@ -63,7 +69,11 @@ fn queue_full() -> PyErr {
     Python::attach(|py| {
         let text = "too many messages wait for this mesh; await replies or broadcasts before sending more, \
                     or raise queue_messages_max or queue_bytes_max with roost.configure()";
-        match py.import("roost.errors").and_then(|errors| errors.getattr("MailboxFullError")).and_then(|error| error.call1((text,))) {
+        match py
+            .import("roost.errors")
+            .and_then(|errors| errors.getattr("MailboxFullError"))
+            .and_then(|error| error.call1((text,)))
+        {
             Ok(error) => PyErr::from_value(error),
             Err(error) => error,
         }

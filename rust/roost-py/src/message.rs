@@ -52,7 +52,11 @@ impl Mail {
     pub(crate) fn name_text(&self, py: Python<'_>) -> String {
         match (&self.name, &self.endpoint) {
             (Some(name), _) => name.to_string(),
-            (None, Some(endpoint)) => endpoint.info.getattr(py, "name").and_then(|name| name.extract(py)).unwrap_or_default(),
+            (None, Some(endpoint)) => endpoint
+                .info
+                .getattr(py, "name")
+                .and_then(|name| name.extract(py))
+                .unwrap_or_default(),
             (None, None) => String::new(),
         }
     }
@@ -72,6 +76,9 @@ impl Mail {
     }
 }
 
+/// A function, its arguments and its keywords.
+type Quick<'py> = (Py<PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
+
 /// A message that an actor handles now.
 #[pyclass(frozen, module = "roost._roost")]
 pub struct Message {
@@ -85,7 +92,13 @@ pub struct Message {
 
 impl Message {
     pub(crate) fn new(mail: Mail, cell: Py<Cell>) -> Self {
-        Self { mail, cell, answered: AtomicBool::new(false), cancelled: AtomicBool::new(false), items: AtomicU64::new(0) }
+        Self {
+            mail,
+            cell,
+            answered: AtomicBool::new(false),
+            cancelled: AtomicBool::new(false),
+            items: AtomicU64::new(0),
+        }
     }
 
     pub(crate) fn set_cancelled(&self) {
@@ -125,8 +138,15 @@ impl Message {
 
     /// What the actor's task needs to run this message at once: (function, args, kwargs or None), for an `async def`
     /// endpoint that runs alone; None for any other, which Python looks at itself.
-    fn quick<'py>(&self, py: Python<'py>) -> PyResult<Option<(Py<PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
-        let Some(quick) = self.mail.endpoint.as_ref().and_then(|endpoint| endpoint.quick.as_ref()) else { return Ok(None) };
+    fn quick<'py>(&self, py: Python<'py>) -> PyResult<Option<Quick<'py>>> {
+        let Some(quick) = self
+            .mail
+            .endpoint
+            .as_ref()
+            .and_then(|endpoint| endpoint.quick.as_ref())
+        else {
+            return Ok(None);
+        };
         let (args, kwargs) = self.open(py)?;
         Ok(Some((quick.clone_ref(py), args, kwargs)))
     }
@@ -185,7 +205,10 @@ impl Message {
     /// The endpoint called, or None when the class has none of that name.
     #[getter]
     fn endpoint(&self, py: Python<'_>) -> Option<Py<PyAny>> {
-        self.mail.endpoint.as_ref().map(|endpoint| endpoint.info.clone_ref(py))
+        self.mail
+            .endpoint
+            .as_ref()
+            .map(|endpoint| endpoint.info.clone_ref(py))
     }
 
     #[getter]

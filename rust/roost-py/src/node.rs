@@ -20,8 +20,8 @@ use roost_core::wire::{Credit, CreditTarget, Hello, PortItem, ReplyHeader, Reply
 use crate::cell::{Cell, Cells};
 use crate::endpoints::Endpoints;
 use crate::hooks::Hooks;
-use crate::lane::Lost;
 use crate::ids::IdMap;
+use crate::lane::Lost;
 use crate::message::Mail;
 use crate::outgoing::Outgoing;
 use crate::page::StartedPage;
@@ -87,21 +87,49 @@ pub(crate) enum Action {
     /// Set this future: an actor has a message.
     Wake(Py<PyAny>),
     /// A value arrived.
-    Value { sink: Py<PyAny>, rank: Option<u32>, payload: Payload, item: bool },
+    Value {
+        sink: Py<PyAny>,
+        rank: Option<u32>,
+        payload: Payload,
+        item: bool,
+    },
     /// A stream's rank has no more values.
     End { sink: Py<PyAny>, rank: u32 },
     /// An answer that is not a value.
-    Error { sink: Py<PyAny>, rank: Option<u32>, status: ReplyStatus, payload: Payload },
+    Error {
+        sink: Py<PyAny>,
+        rank: Option<u32>,
+        status: ReplyStatus,
+        payload: Payload,
+    },
     /// A message for Roost itself.
-    System { name: String, mesh: u64, sender: u64, ranks: Vec<(u32, u32)>, payload: Payload },
+    System {
+        name: String,
+        mesh: u64,
+        sender: u64,
+        ranks: Vec<(u32, u32)>,
+        payload: Payload,
+    },
     /// A caller cancelled a message that runs.
-    Cancelled { runner: Py<PyAny>, message: Py<crate::message::Message> },
+    Cancelled {
+        runner: Py<PyAny>,
+        message: Py<crate::message::Message>,
+    },
     /// A value for a port, or word from one: (port, sender, flags, payload).
-    PortItem { port: u64, sender: u64, flags: u8, payload: Payload },
+    PortItem {
+        port: u64,
+        sender: u64,
+        flags: u8,
+        payload: Payload,
+    },
     /// The receiver of a port took so many values.
     PortTaken { port: u64, sender: u64, total: u64 },
     /// Tell a sender that a message has left a mailbox without being started.
-    Grant { to: (u64, u32), actor: (u64, u32), amount: Amount },
+    Grant {
+        to: (u64, u32),
+        actor: (u64, u32),
+        amount: Amount,
+    },
     /// Messages that an ended actor did not take go back.
     Bounce { mail: Mail, reason: Py<PyBytes> },
     /// Hand the descriptor of a segment to a receiver.
@@ -124,16 +152,22 @@ pub(crate) enum Action {
 
 impl Node {
     pub(crate) fn hooks(&self) -> PyResult<&Hooks> {
-        self.hooks.get().ok_or_else(|| PyRuntimeError::new_err("roost is not running in this process"))
+        self.hooks
+            .get()
+            .ok_or_else(|| PyRuntimeError::new_err("roost is not running in this process"))
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.state
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// Whether this is the loop's thread.
     pub(crate) fn on_loop(&self) -> bool {
-        self.thread.get().is_some_and(|thread| *thread == std::thread::current().id())
+        self.thread
+            .get()
+            .is_some_and(|thread| *thread == std::thread::current().id())
     }
 
     /// Refuse to work in a forked child.
@@ -168,8 +202,15 @@ impl Node {
         {
             let mut state = self.lock();
             if let Some(link) = state.link(sender, incarnation) {
-                let target = CreditTarget::Actor { mesh: mesh_id(mesh)?, slot };
-                let credit = Credit { target, messages: amount.messages, bytes: amount.bytes };
+                let target = CreditTarget::Actor {
+                    mesh: mesh_id(mesh)?,
+                    slot,
+                };
+                let credit = Credit {
+                    target,
+                    messages: amount.messages,
+                    bytes: amount.bytes,
+                };
                 // A credit is small and always fits; a session that is gone needs none.
                 let _ = link.session.push(&credit, &[]);
                 state.wrote(sender, &mut actions);
@@ -179,17 +220,36 @@ impl Node {
     }
 
     /// Answer a message.
-    pub(crate) fn answer(&self, py: Python<'_>, mail: &Mail, status: ReplyStatus, payload: &Payload) -> PyResult<()> {
+    pub(crate) fn answer(
+        &self,
+        py: Python<'_>,
+        mail: &Mail,
+        status: ReplyStatus,
+        payload: &Payload,
+    ) -> PyResult<()> {
         let mut actions = Vec::new();
         {
             let mut state = self.lock();
             if mail.session == u32::MAX {
-                state.reply(py, mail.call, mail.rank, status, payload.clone_ref(py), &mut actions);
+                state.reply(
+                    py,
+                    mail.call,
+                    mail.rank,
+                    status,
+                    payload.clone_ref(py),
+                    &mut actions,
+                );
             } else {
-                let header = ReplyHeader { call: mail.call, rank: mail.rank, status, flags: 0 };
+                let header = ReplyHeader {
+                    call: mail.call,
+                    rank: mail.rank,
+                    status,
+                    flags: 0,
+                };
                 if let Some(link) = state.link(mail.sender, mail.incarnation) {
                     if !link.stalled.is_empty() || link.push(py, mail.sender, &header, payload).is_err() {
-                        link.stalled.push_back(Stalled::Reply(header, payload.clone_ref(py)));
+                        link.stalled
+                            .push_back(Stalled::Reply(header, payload.clone_ref(py)));
                     }
                     state.wrote(mail.sender, &mut actions);
                 }
@@ -217,7 +277,9 @@ impl Node {
         }
         let table = Arc::new(Endpoints::from_dict(endpoints)?);
         // The dict is kept, so that its address stays its own.
-        self.lock().tables.insert(key, (endpoints.clone().unbind(), Arc::clone(&table)));
+        self.lock()
+            .tables
+            .insert(key, (endpoints.clone().unbind(), Arc::clone(&table)));
         Ok(table)
     }
 
@@ -245,25 +307,51 @@ impl Node {
         Ok(())
     }
 
+    #[expect(clippy::too_many_lines, reason = "one arm an action, each a line or two")]
     fn act_once(&self, py: Python<'_>, hooks: &Hooks, action: Action) -> PyResult<()> {
         match action {
             Action::Wake(waiter) => crate::cell::wake(py, &waiter)?,
-            Action::Value { sink, rank, payload, item } => crate::lane::deliver(py, hooks, &sink, rank, &payload, item)?,
+            Action::Value {
+                sink,
+                rank,
+                payload,
+                item,
+            } => crate::lane::deliver(py, hooks, &sink, rank, &payload, item)?,
             Action::End { sink, rank } => {
                 sink.call_method1(py, "end", (rank,))?;
             }
-            Action::Error { sink, rank, status, payload } => {
+            Action::Error {
+                sink,
+                rank,
+                status,
+                payload,
+            } => {
                 let rank = rank.map_or(-1, i64::from);
-                hooks.errored.call1(py, (sink, rank, status as u8, payload.pickle))?;
+                hooks
+                    .errored
+                    .call1(py, (sink, rank, status as u8, payload.pickle))?;
             }
-            Action::System { name, mesh, sender, ranks, payload } => {
-                hooks.system.call1(py, (name, mesh, sender, ranks, payload.pickle))?;
+            Action::System {
+                name,
+                mesh,
+                sender,
+                ranks,
+                payload,
+            } => {
+                hooks
+                    .system
+                    .call1(py, (name, mesh, sender, ranks, payload.pickle))?;
             }
             Action::Cancelled { runner, message } => {
                 message.get().set_cancelled();
                 hooks.cancelled.call1(py, (runner, message))?;
             }
-            Action::PortItem { port, sender, flags, payload } => {
+            Action::PortItem {
+                port,
+                sender,
+                flags,
+                payload,
+            } => {
                 hooks.port_item.call1(py, (port, sender, flags, payload.pickle))?;
             }
             Action::PortTaken { port, sender, total } => {
@@ -272,7 +360,9 @@ impl Node {
             Action::Grant { to, actor, amount } => self.grant(py, to, actor, amount)?,
             Action::Bounce { mail, reason } => self.bounce(py, &mail, reason.bind(py))?,
             Action::Offer { proc, offer } => {
-                hooks.offer.call1(py, (proc, offer.segment, offer.bytes, offer.fd.into_raw_fd()))?;
+                hooks
+                    .offer
+                    .call1(py, (proc, offer.segment, offer.bytes, offer.fd.into_raw_fd()))?;
             }
             Action::Connect(proc) => {
                 hooks.connect.call1(py, (proc,))?;
@@ -307,7 +397,11 @@ impl State {
     /// The live connection to this very incarnation.
     pub(crate) fn link(&mut self, proc: u64, incarnation: u32) -> Option<&mut Link> {
         let peer = self.peers.get_mut(&proc)?;
-        if peer.incarnation == incarnation { peer.link.as_mut().filter(|link| !link.closed) } else { None }
+        if peer.incarnation == incarnation {
+            peer.link.as_mut().filter(|link| !link.closed)
+        } else {
+            None
+        }
     }
 
     /// The record of another proc, made when it is new.
@@ -337,11 +431,16 @@ impl State {
 
     /// Write what the socket takes.
     pub(crate) fn flush_one(&mut self, proc: u64, actions: &mut Vec<Action>) {
-        let Some(link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) else { return };
+        let Some(link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) else {
+            return;
+        };
         let full = link.flush();
         if full && !link.watched {
             link.watched = true;
-            actions.push(Action::Watch { fd: link.raw_fd(), proc });
+            actions.push(Action::Watch {
+                fd: link.raw_fd(),
+                proc,
+            });
         } else if !full && link.watched {
             link.watched = false;
             actions.push(Action::Unwatch(link.raw_fd()));
@@ -354,8 +453,16 @@ impl State {
     }
 
     /// Put a message that waited into the session, or hold it back again.
-    pub(crate) fn send_held(&mut self, py: Python<'_>, proc: u64, message: Outgoing, actions: &mut Vec<Action>) {
-        let Some(peer) = self.peers.get_mut(&proc) else { return };
+    pub(crate) fn send_held(
+        &mut self,
+        py: Python<'_>,
+        proc: u64,
+        message: Outgoing,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(peer) = self.peers.get_mut(&proc) else {
+            return;
+        };
         peer.bound.leave(message.bytes);
         self.made_room(actions);
         self.send(py, proc, message, false, actions);
@@ -371,7 +478,9 @@ impl State {
         credited: bool,
         actions: &mut Vec<Action>,
     ) -> Sent {
-        let Some(peer) = self.peers.get_mut(&proc) else { return Sent::Waits };
+        let Some(peer) = self.peers.get_mut(&proc) else {
+            return Sent::Waits;
+        };
         let Some(link) = peer.link.as_mut().filter(|_| peer.standing == Standing::Live) else {
             peer.bound.admit(message.bytes);
             peer.backlog.push_back(message);
@@ -384,7 +493,14 @@ impl State {
             link.stalled.push_back(Stalled::Message(message, credited));
             return Sent::Waits;
         }
-        if credited || link.take_credit(message.mesh.get(), message.slots, message.runs.as_runs(), message.bytes) {
+        if credited
+            || link.take_credit(
+                message.mesh.get(),
+                message.slots,
+                message.runs.as_runs(),
+                message.bytes,
+            )
+        {
             let sent = self.push(py, proc, message, actions);
             self.wrote(proc, actions);
             return sent;
@@ -401,8 +517,12 @@ impl State {
     fn send_each(&mut self, py: Python<'_>, proc: u64, message: Outgoing, actions: &mut Vec<Action>) -> Sent {
         let targets: Vec<(u32, u32)> = message.runs.as_runs().targets().collect();
         for (slot, rank) in targets {
-            let Some(one) = message.for_ranks(py, &[rank]) else { continue };
-            let Some(peer) = self.peers.get_mut(&proc) else { continue };
+            let Some(one) = message.for_ranks(py, &[rank]) else {
+                continue;
+            };
+            let Some(peer) = self.peers.get_mut(&proc) else {
+                continue;
+            };
             let Some(link) = peer.link.as_mut() else { continue };
             if link.take_credit(one.mesh.get(), one.slots, one.runs.as_runs(), one.bytes) {
                 self.push(py, proc, one, actions);
@@ -418,17 +538,30 @@ impl State {
 
     /// Put a message that has its credit into the session, or behind those that wait for room there.
     fn push(&mut self, py: Python<'_>, proc: u64, message: Outgoing, actions: &mut Vec<Action>) -> Sent {
-        let Some(peer) = self.peers.get_mut(&proc) else { return Sent::Waits };
-        let Some(link) = peer.link.as_mut() else { return Sent::Waits };
+        let Some(peer) = self.peers.get_mut(&proc) else {
+            return Sent::Waits;
+        };
+        let Some(link) = peer.link.as_mut() else {
+            return Sent::Waits;
+        };
         let Ok(number) = link.push(py, proc, &message.header(), &message.payload) else {
             peer.bound.admit(message.bytes);
             link.stalled.push_back(Stalled::Message(message, true));
             return Sent::Waits;
         };
         if message.is_broadcast() {
-            link.await_broadcast(message.mesh.get(), message.runs.as_runs(), &message.name, number, |rank| {
-                message.wait_while_down.then(|| message.for_ranks(py, &[rank])).flatten()
-            });
+            link.await_broadcast(
+                message.mesh.get(),
+                message.runs.as_runs(),
+                &message.name,
+                number,
+                |rank| {
+                    message
+                        .wait_while_down
+                        .then(|| message.for_ranks(py, &[rank]))
+                        .flatten()
+                },
+            );
         } else {
             self.sent(message.call, proc, number);
         }
@@ -445,12 +578,26 @@ impl Node {
 
     /// Args: job id (16 bytes), own proc id, incarnation, (major, minor) of Python, and limits by name.
     #[new]
-    fn new(job: [u8; 16], proc: u64, incarnation: u32, python: (u8, u8), limits: &Bound<'_, PyDict>) -> PyResult<Self> {
+    fn new(
+        job: [u8; 16],
+        proc: u64,
+        incarnation: u32,
+        python: (u8, u8),
+        limits: &Bound<'_, PyDict>,
+    ) -> PyResult<Self> {
         let limit = |name: &str| -> PyResult<u64> {
-            limits.get_item(name)?.ok_or_else(|| PyRuntimeError::new_err(format!("limit {name} is missing")))?.extract()
+            limits
+                .get_item(name)?
+                .ok_or_else(|| PyRuntimeError::new_err(format!("limit {name} is missing")))?
+                .extract()
         };
         let version = Version::ours(crate::version(), python);
-        let hello = Hello { version, job: JobId(job), proc: proc_id(proc)?, incarnation: Incarnation(incarnation) };
+        let hello = Hello {
+            version,
+            job: JobId(job),
+            proc: proc_id(proc)?,
+            incarnation: Incarnation(incarnation),
+        };
         let state = State {
             own: proc,
             hello,
@@ -465,7 +612,10 @@ impl Node {
             flush_scheduled: false,
             page: None,
             early: HashMap::new(),
-            queue: Amount { messages: limit("queue_messages_max")?, bytes: limit("queue_bytes_max")? },
+            queue: Amount {
+                messages: limit("queue_messages_max")?,
+                bytes: limit("queue_bytes_max")?,
+            },
             last_sizes: Arc::from([]),
             tables: HashMap::new(),
             map: None,
@@ -500,7 +650,8 @@ impl Node {
     fn set_started_page(&self, fd: i32) -> PyResult<()> {
         // SAFETY: Python hands over a descriptor that it owns and does not use again.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        let page = StartedPage::map(&fd).map_err(|error| std::io::Error::from_raw_os_error(error.raw_os_error()))?;
+        let page =
+            StartedPage::map(&fd).map_err(|error| std::io::Error::from_raw_os_error(error.raw_os_error()))?;
         self.lock().page = Some(Arc::new(page));
         Ok(())
     }
@@ -537,7 +688,9 @@ impl Node {
         };
         let hooks = self.hooks()?;
         if let Some(readable) = hooks.own(py, |own| &own.readable) {
-            hooks.loop_.call_method1(py, "add_reader", (raw, readable, proc))?;
+            hooks
+                .loop_
+                .call_method1(py, "add_reader", (raw, readable, proc))?;
         }
         self.act(py, actions)
     }
@@ -592,8 +745,14 @@ impl Node {
         Ok(())
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "Python's list becomes a Vec")]
     /// Make the actors of a mesh known: one cell a slot. Messages that came early are put in.
-    fn host(slf: &Bound<'_, Self>, mesh: u64, slots: Vec<u32>, endpoints: &Bound<'_, PyDict>) -> PyResult<Vec<Py<Cell>>> {
+    fn host(
+        slf: &Bound<'_, Self>,
+        mesh: u64,
+        slots: Vec<u32>,
+        endpoints: &Bound<'_, PyDict>,
+    ) -> PyResult<Vec<Py<Cell>>> {
         let py = slf.py();
         let table = slf.get().endpoints_of(endpoints)?;
         let mut cells = Vec::with_capacity(slots.len());
@@ -605,7 +764,10 @@ impl Node {
         let mut actions = Vec::new();
         {
             let mut state = node.lock();
-            let hosted = state.meshes.entry(mesh).or_insert_with(|| Hosted { cells: Cells::new(), endpoints: table });
+            let hosted = state.meshes.entry(mesh).or_insert_with(|| Hosted {
+                cells: Cells::new(),
+                endpoints: table,
+            });
             for (slot, cell) in slots.iter().zip(&cells) {
                 let at = *slot as usize;
                 if hosted.cells.len() <= at {
@@ -625,7 +787,8 @@ impl Node {
     fn forget(&self, py: Python<'_>, mesh: u64) {
         let gone = self.lock().meshes.remove(&mesh);
         if let Some(hosted) = gone {
-            self.hosted.fetch_sub(hosted.cells.iter().flatten().count(), Ordering::Relaxed);
+            self.hosted
+                .fetch_sub(hosted.cells.iter().flatten().count(), Ordering::Relaxed);
             let _ = py;
             drop(hosted);
         }
@@ -653,7 +816,13 @@ impl Node {
         let mut buffer = roost_core::wire::RunsBuffer::new();
         for (slot, count, slot_stride, rank, rank_stride) in runs {
             buffer
-                .push(roost_core::wire::Run { slot, count, slot_stride, rank, rank_stride })
+                .push(roost_core::wire::Run {
+                    slot,
+                    count,
+                    slot_stride,
+                    rank,
+                    rank_stride,
+                })
                 .map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
         }
         let payload = Payload::plain(payload);
@@ -686,7 +855,14 @@ impl Node {
     }
 
     /// Send a value to a port of another proc.
-    fn send_port_item(&self, py: Python<'_>, proc: u64, port: u64, flags: u8, dumped: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn send_port_item(
+        &self,
+        py: Python<'_>,
+        proc: u64,
+        port: u64,
+        flags: u8,
+        dumped: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
         let payload = from_serialize(dumped)?;
         let header = PortItem { port, flags };
         let mut actions = Vec::new();
@@ -708,7 +884,11 @@ impl Node {
         {
             let mut state = self.lock();
             if let Some(link) = state.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) {
-                let credit = Credit { target: CreditTarget::Port(port), messages: total, bytes: 0 };
+                let credit = Credit {
+                    target: CreditTarget::Port(port),
+                    messages: total,
+                    bytes: 0,
+                };
                 // Small, and always taken.
                 let _ = link.session.push(&credit, &[]);
                 state.wrote(proc, &mut actions);
@@ -722,6 +902,7 @@ impl Node {
         self.lock().stopped.insert(mesh);
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "Python's list becomes a Vec")]
     /// A mesh of this process's own ended long ago: forget it, and the procs that were its own.
     fn forget_owned(&self, mesh: u64, procs: Vec<u64>) {
         let gone: Vec<Peer> = {
@@ -739,12 +920,19 @@ impl Node {
 
     /// Whether there is a connection to this proc.
     fn connected(&self, proc: u64) -> bool {
-        self.lock().peers.get(&proc).is_some_and(|peer| peer.standing == Standing::Live)
+        self.lock()
+            .peers
+            .get(&proc)
+            .is_some_and(|peer| peer.standing == Standing::Live)
     }
 
     /// Calls in flight to a proc: how loaded it is, as far as this process knows.
     fn load(&self, proc: u64) -> usize {
-        self.lock().pending.values().filter(|pending| pending.on(proc).is_some()).count()
+        self.lock()
+            .pending
+            .values()
+            .filter(|pending| pending.on(proc).is_some())
+            .count()
     }
 
     /// These ranks of a call were answered here, since their procs are gone.
@@ -752,15 +940,15 @@ impl Node {
         let mut actions = Vec::new();
         {
             let mut state = self.lock();
-            let Some(pending) = state.pending.get_mut(&call) else { return Ok(()) };
+            let Some(pending) = state.pending.get_mut(&call) else {
+                return Ok(());
+            };
             let mut last = false;
             for rank in ranks {
                 last = pending.answered(rank);
             }
-            if last {
-                if let Some(pending) = state.pending.remove(&call) {
-                    actions.push(Action::Drop(vec![pending.sink]));
-                }
+            if last && let Some(pending) = state.pending.remove(&call) {
+                actions.push(Action::Drop(vec![pending.sink]));
             }
         }
         self.act(py, actions)
@@ -778,7 +966,10 @@ impl Node {
             crate::pending::Answers::One { proc, .. } => Some(*proc),
             crate::pending::Answers::Many { targets, .. } => {
                 let places = &targets.get().places;
-                places.iter().find(|place| place.ranks().contains(&rank)).map(|place| place.proc.get())
+                places
+                    .iter()
+                    .find(|place| place.ranks().contains(&rank))
+                    .map(|place| place.proc.get())
             }
         }
     }
@@ -793,7 +984,10 @@ impl Node {
     /// Whether messages wait here on their way to a proc.
     fn waits(&self, proc: u64) -> bool {
         let state = self.lock();
-        state.peers.get(&proc).is_some_and(|peer| !peer.backlog.is_empty() || peer.link.as_ref().is_some_and(Link::waits))
+        state
+            .peers
+            .get(&proc)
+            .is_some_and(|peer| !peer.backlog.is_empty() || peer.link.as_ref().is_some_and(Link::waits))
     }
 
     /// Set this future the next time that a message which waited has left.
@@ -833,7 +1027,15 @@ impl Node {
     /// Returns [(sink, ranks, whether they may have been executed)], and the broadcasts that were not delivered as
     /// [(mesh, slot, rank, endpoint, whether it may have been executed)]. With `again`, messages that wait for the next
     /// incarnation stay.
-    fn lost(&self, py: Python<'_>, proc: u64, incarnation: u32, started: i64, again: bool, gone: bool) -> PyResult<Lost> {
+    fn lost(
+        &self,
+        py: Python<'_>,
+        proc: u64,
+        incarnation: u32,
+        started: i64,
+        again: bool,
+        gone: bool,
+    ) -> PyResult<Lost> {
         self.lose(py, proc, incarnation, started, again, gone)
     }
 
@@ -860,7 +1062,11 @@ impl Node {
                     actions.push(Action::Ended { fd: link.raw_fd() });
                 }
             }
-            (peers, std::mem::take(&mut state.meshes), std::mem::take(&mut state.pending))
+            (
+                peers,
+                std::mem::take(&mut state.meshes),
+                std::mem::take(&mut state.pending),
+            )
         };
         let done = self.act(py, actions);
         drop((peers, meshes, pending));
@@ -873,6 +1079,8 @@ impl Node {
 
 /// What an old connection held, to be dropped where Python may run.
 fn waiting_payloads(mut link: Link) -> Vec<Py<PyAny>> {
-    link.take_waiting().into_iter().map(|message| message.payload.pickle.into_any()).collect()
+    link.take_waiting()
+        .into_iter()
+        .map(|message| message.payload.pickle.into_any())
+        .collect()
 }
-

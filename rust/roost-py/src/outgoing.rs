@@ -59,12 +59,26 @@ impl Outgoing {
     pub(crate) fn for_ranks(&self, py: Python<'_>, ranks: &[u32]) -> Option<Self> {
         let mut runs = RunsBuffer::new();
         let mut is_empty = true;
-        for (slot, rank) in self.runs.as_runs().targets().filter(|(_, rank)| ranks.contains(rank)) {
+        for (slot, rank) in self
+            .runs
+            .as_runs()
+            .targets()
+            .filter(|(_, rank)| ranks.contains(rank))
+        {
             // Part of a list that was checked.
-            let _ = runs.push(Run { slot, count: 1, slot_stride: 1, rank, rank_stride: 1 });
+            let _ = runs.push(Run {
+                slot,
+                count: 1,
+                slot_stride: 1,
+                rank,
+                rank_stride: 1,
+            });
             is_empty = false;
         }
-        (!is_empty).then(|| Self { runs, ..self.clone_ref(py) })
+        (!is_empty).then(|| Self {
+            runs,
+            ..self.clone_ref(py)
+        })
     }
 
     /// The same message once more; bytes and names are shared.

@@ -25,8 +25,19 @@ impl StartedPage {
     pub(crate) fn map(fd: &OwnedFd) -> rustix::io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory that is in use. The host made the file
         // with at least BYTES bytes and sealed it against shrinking.
-        let address = unsafe { mmap(std::ptr::null_mut(), BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, fd, 0)? };
-        NonNull::new(address.cast()).map(|counters| Self { counters }).ok_or(rustix::io::Errno::NOMEM)
+        let address = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                BYTES,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                fd,
+                0,
+            )?
+        };
+        NonNull::new(address.cast())
+            .map(|counters| Self { counters })
+            .ok_or(rustix::io::Errno::NOMEM)
     }
 
     /// A message of this session starts.

@@ -67,24 +67,39 @@ impl Part {
 impl Payload {
     /// A payload without parts.
     pub(crate) fn plain(pickle: Py<PyBytes>) -> Self {
-        Self { pickle, parts: None, ready: None }
+        Self {
+            pickle,
+            parts: None,
+            ready: None,
+        }
     }
 
     /// A plain value that stays in this process.
     pub(crate) fn ready(value: &Bound<'_, PyAny>) -> Self {
         let pickle = PyBytes::new(value.py(), b"").unbind();
-        Self { pickle, parts: None, ready: Some(value.clone().unbind()) }
+        Self {
+            pickle,
+            parts: None,
+            ready: Some(value.clone().unbind()),
+        }
     }
 
     /// A pickle and what was taken out of it.
     pub(crate) fn with_parts(pickle: Py<PyBytes>, parts: Vec<Part>) -> Self {
-        Self { pickle, parts: Some(parts), ready: None }
+        Self {
+            pickle,
+            parts: Some(parts),
+            ready: None,
+        }
     }
 
     pub(crate) fn clone_ref(&self, py: Python<'_>) -> Self {
         Self {
             pickle: self.pickle.clone_ref(py),
-            parts: self.parts.as_ref().map(|parts| parts.iter().map(|part| part.clone_ref(py)).collect()),
+            parts: self
+                .parts
+                .as_ref()
+                .map(|parts| parts.iter().map(|part| part.clone_ref(py)).collect()),
             ready: self.ready.as_ref().map(|value| value.clone_ref(py)),
         }
     }
@@ -93,7 +108,10 @@ impl Payload {
     pub(crate) fn private(&self, py: Python<'_>) -> Self {
         Self {
             pickle: self.pickle.clone_ref(py),
-            parts: self.parts.as_ref().map(|parts| parts.iter().map(|part| part.private(py)).collect()),
+            parts: self
+                .parts
+                .as_ref()
+                .map(|parts| parts.iter().map(|part| part.private(py)).collect()),
             ready: self.ready.as_ref().map(|value| value.clone_ref(py)),
         }
     }
@@ -130,7 +148,12 @@ impl Payload {
 }
 
 /// Pickle one value: plain builtins straight away, anything else through `roost.serialize`.
-pub(crate) fn dump(py: Python<'_>, hooks: &Hooks, value: &Bound<'_, PyAny>, receiver: u64) -> PyResult<Payload> {
+pub(crate) fn dump(
+    py: Python<'_>,
+    hooks: &Hooks,
+    value: &Bound<'_, PyAny>,
+    receiver: u64,
+) -> PyResult<Payload> {
     if is_plain(value) {
         return dump_plain(py, hooks, value);
     }
@@ -173,7 +196,9 @@ pub(crate) fn is_plain(value: &Bound<'_, PyAny>) -> bool {
         || value.is_exact_instance_of::<PyString>()
         || value.is_exact_instance_of::<PyFloat>()
         || value.is_exact_instance_of::<PyBool>()
-        || value.cast_exact::<PyBytes>().is_ok_and(|bytes| bytes.as_bytes().len() < PART_BYTES_MIN)
+        || value
+            .cast_exact::<PyBytes>()
+            .is_ok_and(|bytes| bytes.as_bytes().len() < PART_BYTES_MIN)
 }
 
 /// Whether every argument is plain.

@@ -85,7 +85,11 @@ pub(crate) struct Offer {
 }
 
 /// The frame has to wait until its receiver has mapped a segment: like a session without room.
-const WAITS_FOR_SEGMENT: SessionError = SessionError::Full { length: 0, held: 0, limit: 0 };
+const WAITS_FOR_SEGMENT: SessionError = SessionError::Full {
+    length: 0,
+    held: 0,
+    limit: 0,
+};
 
 /// A frame that the session had no room for, or whose segment its receiver has not mapped yet.
 pub(crate) enum Stalled {
@@ -144,20 +148,35 @@ impl Link {
     }
 
     /// Whether a message to these actors may leave now: none of them has messages waiting, and each has credit.
-    pub(crate) fn take_credit(&mut self, mesh: u64, slots: u32, runs: roost_core::wire::Runs<'_>, bytes: u64) -> bool {
+    pub(crate) fn take_credit(
+        &mut self,
+        mesh: u64,
+        slots: u32,
+        runs: roost_core::wire::Runs<'_>,
+        bytes: u64,
+    ) -> bool {
         if !self.stalled.is_empty() {
             return false;
         }
-        if !self.waiting.is_empty() && runs.targets().any(|(slot, _)| self.waiting.contains_key(&(mesh, slot))) {
+        if !self.waiting.is_empty()
+            && runs
+                .targets()
+                .any(|(slot, _)| self.waiting.contains_key(&(mesh, slot)))
+        {
             return false;
         }
-        let windows = self.windows.entry(mesh).or_insert_with(|| SendWindows::new(Amount::MAILBOX, slots));
+        let windows = self
+            .windows
+            .entry(mesh)
+            .or_insert_with(|| SendWindows::new(Amount::MAILBOX, slots));
         windows.take_all(runs, bytes)
     }
 
     /// The receiver took messages out of a mailbox: what may go now.
     pub(crate) fn grant(&mut self, mesh: u64, slot: u32, credit: Amount) -> Vec<Outgoing> {
-        let Some(windows) = self.windows.get_mut(&mesh) else { return Vec::new() };
+        let Some(windows) = self.windows.get_mut(&mesh) else {
+            return Vec::new();
+        };
         // A credit that cannot be is a defect of the peer; its next frames show worse, and nothing here depends on it.
         let opened = windows.grant(slot, credit).unwrap_or(false);
         if let Some(awaited) = self.awaited.get_mut(&(mesh, slot)) {
@@ -165,7 +184,9 @@ impl Link {
                 awaited.pop_front();
             }
         }
-        let Some(queue) = opened.then(|| self.waiting.get_mut(&(mesh, slot))).flatten() else { return Vec::new() };
+        let Some(queue) = opened.then(|| self.waiting.get_mut(&(mesh, slot))).flatten() else {
+            return Vec::new();
+        };
         let mut free = Vec::new();
         while queue.front().is_some_and(|next| windows.take(slot, next.bytes)) {
             free.extend(queue.pop_front());
@@ -185,10 +206,18 @@ impl Link {
         sequence: u64,
         mut again: impl FnMut(u32) -> Option<Outgoing>,
     ) {
-        let Some(windows) = self.windows.get(&mesh) else { return };
+        let Some(windows) = self.windows.get(&mesh) else {
+            return;
+        };
         for (slot, rank) in runs.targets() {
             let ordinal = windows.sent(slot).messages;
-            let one = Awaited { ordinal, sequence, rank, name: Arc::clone(name), again: again(rank) };
+            let one = Awaited {
+                ordinal,
+                sequence,
+                rank,
+                name: Arc::clone(name),
+                again: again(rank),
+            };
             self.awaited.entry((mesh, slot)).or_default().push_back(one);
         }
     }
@@ -211,7 +240,13 @@ impl Link {
                 Some(message) if again && not_started => resent.push(message),
                 _ => {
                     let name = one.name.to_string();
-                    letters.push(Letter { mesh, slot, rank: one.rank, name, maybe_executed: !not_started });
+                    letters.push(Letter {
+                        mesh,
+                        slot,
+                        rank: one.rank,
+                        name,
+                        maybe_executed: !not_started,
+                    });
                 }
             }
         }
@@ -220,12 +255,18 @@ impl Link {
 
     /// Hold a message back until its actor has credit.
     pub(crate) fn wait(&mut self, slot: u32, message: Outgoing) {
-        self.waiting.entry((message.mesh.get(), slot)).or_default().push_back(message);
+        self.waiting
+            .entry((message.mesh.get(), slot))
+            .or_default()
+            .push_back(message);
     }
 
     /// All messages that have not left, in no order between actors; they are gone from here.
     pub(crate) fn take_waiting(&mut self) -> Vec<Outgoing> {
-        let mut all: Vec<Outgoing> = std::mem::take(&mut self.waiting).into_values().flatten().collect();
+        let mut all: Vec<Outgoing> = std::mem::take(&mut self.waiting)
+            .into_values()
+            .flatten()
+            .collect();
         for frame in std::mem::take(&mut self.stalled) {
             if let Stalled::Message(message, _) = frame {
                 all.push(message);
@@ -273,8 +314,12 @@ impl Link {
         payload: &Payload,
     ) -> Result<u64, SessionError> {
         let pickle = WirePart::Inline(payload.pickle.as_bytes(py));
-        let Some(parts) = &payload.parts else { return self.session.push(header, &[pickle]) };
-        let Some(ways) = self.ways(receiver, parts) else { return Err(WAITS_FOR_SEGMENT) };
+        let Some(parts) = &payload.parts else {
+            return self.session.push(header, &[pickle]);
+        };
+        let Some(ways) = self.ways(receiver, parts) else {
+            return Err(WAITS_FOR_SEGMENT);
+        };
         let mut wire = Vec::with_capacity(parts.len() + 1);
         wire.push(pickle);
         for (part, way) in parts.iter().zip(&ways) {
@@ -289,9 +334,12 @@ impl Link {
                         length: part.length(),
                     })
                 }
-                (Part::Inline(bytes), None) => {
-                    WirePart::Inline(bytes.bind(py).cast::<PyBytes>().map_or(&[], |bytes| bytes.as_bytes()))
-                }
+                (Part::Inline(bytes), None) => WirePart::Inline(
+                    bytes
+                        .bind(py)
+                        .cast::<PyBytes>()
+                        .map_or(&[], |bytes| bytes.as_bytes()),
+                ),
                 // A received part is loaded and captured anew before it is sent on.
                 (Part::Held(_), None) => WirePart::Inline(&[]),
             });
@@ -318,7 +366,11 @@ impl Link {
                 Way::Ready => ways.push(None),
                 Way::Wait => return None,
                 Way::Offer(fd) => {
-                    self.offers.push(Offer { segment: part.segment(), bytes: part.segment_bytes(), fd });
+                    self.offers.push(Offer {
+                        segment: part.segment(),
+                        bytes: part.segment_bytes(),
+                        fd,
+                    });
                     return None;
                 }
                 Way::Inline => {
@@ -341,10 +393,8 @@ impl Link {
         }
         while !self.hello.is_empty() || self.session.has_unsent() {
             match self.write_once() {
-                Ok(0) => return true,
-                Ok(_) => {}
-                Err(Errno::AGAIN) => return true,
-                Err(Errno::INTR) => {}
+                Ok(0) | Err(Errno::AGAIN) => return true,
+                Ok(_) | Err(Errno::INTR) => {}
                 Err(_) => {
                     // The end of the peer is told by its death, which comes on another way.
                     self.closed = true;
@@ -358,7 +408,12 @@ impl Link {
     fn write_once(&mut self) -> Result<usize, Errno> {
         let flags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
         if !self.hello.is_empty() {
-            let written = sendmsg(&self.fd, &[IoSlice::new(&self.hello)], &mut SendAncillaryBuffer::default(), flags)?;
+            let written = sendmsg(
+                &self.fd,
+                &[IoSlice::new(&self.hello)],
+                &mut SendAncillaryBuffer::default(),
+                flags,
+            )?;
             self.hello.drain(..written);
             return Ok(written);
         }
@@ -368,7 +423,12 @@ impl Link {
             *slot = IoSlice::new(piece);
             count += 1;
         }
-        let written = sendmsg(&self.fd, &slices[..count], &mut SendAncillaryBuffer::default(), flags)?;
+        let written = sendmsg(
+            &self.fd,
+            &slices[..count],
+            &mut SendAncillaryBuffer::default(),
+            flags,
+        )?;
         self.session.sent(written);
         Ok(written)
     }
@@ -409,13 +469,22 @@ impl Link {
     }
 
     /// Take their hello off the input. False until it is there.
-    pub(crate) fn greet(&mut self, ours: &Hello, peer: roost_core::id::ProcId, incarnation: u32) -> Result<bool, String> {
+    pub(crate) fn greet(
+        &mut self,
+        ours: &Hello,
+        peer: roost_core::id::ProcId,
+        incarnation: u32,
+    ) -> Result<bool, String> {
         if self.greeted {
             return Ok(true);
         }
-        let Some(bytes) = self.input[..self.filled].first_chunk::<{ Hello::BYTES }>() else { return Ok(false) };
+        let Some(bytes) = self.input[..self.filled].first_chunk::<{ Hello::BYTES }>() else {
+            return Ok(false);
+        };
         let theirs = Hello::decode(bytes, ours).map_err(|error| error.to_string())?;
-        theirs.expect(peer, roost_core::id::Incarnation(incarnation)).map_err(|error| error.to_string())?;
+        theirs
+            .expect(peer, roost_core::id::Incarnation(incarnation))
+            .map_err(|error| error.to_string())?;
         self.greeted = true;
         self.consumed(Hello::BYTES);
         Ok(true)

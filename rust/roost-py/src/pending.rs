@@ -69,12 +69,14 @@ impl Pending {
     pub(crate) fn answered(&mut self, rank: u32) -> bool {
         match &mut self.answers {
             Answers::One { .. } => true,
-            Answers::Many { answered, remaining, .. } => {
-                if let Some(one) = answered.get_mut(rank as usize) {
-                    if !*one {
-                        *one = true;
-                        *remaining -= 1;
-                    }
+            Answers::Many {
+                answered, remaining, ..
+            } => {
+                if let Some(one) = answered.get_mut(rank as usize)
+                    && !*one
+                {
+                    *one = true;
+                    *remaining -= 1;
                 }
                 *remaining == 0
             }
@@ -99,8 +101,14 @@ impl Pending {
     fn sequence(&mut self, of: u64) -> Option<&mut u64> {
         match &mut self.answers {
             Answers::One { sequence, .. } => Some(sequence),
-            Answers::Many { targets, sequences, .. } => {
-                let at = targets.get().places.iter().position(|place| place.proc.get() == of)?;
+            Answers::Many {
+                targets, sequences, ..
+            } => {
+                let at = targets
+                    .get()
+                    .places
+                    .iter()
+                    .position(|place| place.proc.get() == of)?;
                 sequences.get_mut(at)
             }
         }
@@ -109,7 +117,11 @@ impl Pending {
     /// What must be dropped where Python may run.
     pub(crate) fn into_python(self) -> Vec<Py<PyAny>> {
         let mut held = vec![self.sink];
-        held.extend(self.again.into_iter().map(|(_, message)| message.payload.pickle.into_any()));
+        held.extend(
+            self.again
+                .into_iter()
+                .map(|(_, message)| message.payload.pickle.into_any()),
+        );
         held
     }
 
@@ -117,7 +129,12 @@ impl Pending {
     pub(crate) fn on(&self, dead: u64) -> Option<(Vec<u32>, u64)> {
         match &self.answers {
             Answers::One { proc, sequence } => (*proc == dead).then(|| (Vec::new(), *sequence)),
-            Answers::Many { targets, sequences, answered, .. } => {
+            Answers::Many {
+                targets,
+                sequences,
+                answered,
+                ..
+            } => {
                 let places = targets.get().places.iter().zip(sequences);
                 let (place, sequence) = places.into_iter().find(|(place, _)| place.proc.get() == dead)?;
                 let open = |rank: &u32| !answered.get(*rank as usize).copied().unwrap_or(true);
@@ -131,7 +148,12 @@ impl Pending {
     pub(crate) fn procs(&self) -> Vec<u64> {
         match &self.answers {
             Answers::One { proc, .. } => vec![*proc],
-            Answers::Many { targets, .. } => targets.get().places.iter().map(|place| place.proc.get()).collect(),
+            Answers::Many { targets, .. } => targets
+                .get()
+                .places
+                .iter()
+                .map(|place| place.proc.get())
+                .collect(),
         }
     }
 }

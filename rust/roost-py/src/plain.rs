@@ -51,7 +51,9 @@ fn encode_one(value: &Bound<'_, PyAny>, out: &mut Vec<u8>) -> bool {
         out.push(b'N');
     } else if value.is_exact_instance_of::<PyInt>() {
         // A larger number is Python's to write.
-        let Ok(number) = value.extract::<i64>() else { return false };
+        let Ok(number) = value.extract::<i64>() else {
+            return false;
+        };
         encode_int(number, out);
     } else if let Ok(text) = value.cast_exact::<PyString>() {
         // A text with lone surrogates is no UTF-8.
@@ -109,7 +111,11 @@ pub(crate) fn decode<'py>(py: Python<'py>, pickle: &[u8]) -> Option<Bound<'py, P
         let (&opcode, after) = rest.split_first()?;
         rest = after;
         match opcode {
-            STOP => return (count == 1 && !marked && rest.is_empty()).then(|| items[0].take()).flatten(),
+            STOP => {
+                return (count == 1 && !marked && rest.is_empty())
+                    .then(|| items[0].take())
+                    .flatten();
+            }
             // A frame's length and the memo are for larger pickles.
             0x95 => rest = rest.split_at_checked(8)?.1,
             0x94 => {}
@@ -124,7 +130,15 @@ pub(crate) fn decode<'py>(py: Python<'py>, pickle: &[u8]) -> Option<Bound<'py, P
                 if taken != count || (opcode == b't') != marked {
                     return None;
                 }
-                let tuple = PyTuple::new(py, items.iter_mut().take(count).filter_map(Option::take).collect::<Vec<_>>()).ok()?;
+                let tuple = PyTuple::new(
+                    py,
+                    items
+                        .iter_mut()
+                        .take(count)
+                        .filter_map(Option::take)
+                        .collect::<Vec<_>>(),
+                )
+                .ok()?;
                 marked = false;
                 count = 1;
                 items[0] = Some(tuple.into_any());
@@ -167,7 +181,10 @@ fn decode_one<'py, 'a>(py: Python<'py>, opcode: u8, rest: &'a [u8]) -> Option<(B
         }
         0x8c | b'X' => {
             let (bytes, rest) = sized(opcode == 0x8c, rest)?;
-            (PyString::new(py, std::str::from_utf8(bytes).ok()?).into_any(), rest)
+            (
+                PyString::new(py, std::str::from_utf8(bytes).ok()?).into_any(),
+                rest,
+            )
         }
         b'C' | b'B' => {
             let (bytes, rest) = sized(opcode == b'C', rest)?;

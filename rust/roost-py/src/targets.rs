@@ -42,7 +42,13 @@ impl Place {
 impl Targets {
     /// Args: mesh id, [(proc, [(slot, count, slot stride, rank, rank stride)])], actors a proc, encoded sizes, wait while down.
     #[new]
-    fn new(mesh: u64, places: Vec<(u64, Vec<RunTuple>)>, slots: u32, sizes: Vec<u8>, wait_while_down: bool) -> PyResult<Self> {
+    fn new(
+        mesh: u64,
+        places: Vec<(u64, Vec<RunTuple>)>,
+        slots: u32,
+        sizes: Vec<u8>,
+        wait_while_down: bool,
+    ) -> PyResult<Self> {
         let mut size = 0;
         let mut made = Vec::with_capacity(places.len());
         for (proc, runs) in places {
@@ -50,12 +56,28 @@ impl Targets {
             for (slot, count, slot_stride, rank, rank_stride) in runs {
                 size += count;
                 buffer
-                    .push(Run { slot, count, slot_stride, rank, rank_stride })
+                    .push(Run {
+                        slot,
+                        count,
+                        slot_stride,
+                        rank,
+                        rank_stride,
+                    })
                     .map_err(|error| PyValueError::new_err(error.to_string()))?;
             }
-            made.push(Place { proc: proc_id(proc)?, runs: buffer });
+            made.push(Place {
+                proc: proc_id(proc)?,
+                runs: buffer,
+            });
         }
-        Ok(Self { mesh: mesh_id(mesh)?, places: made, size, slots, sizes: sizes.into(), wait_while_down })
+        Ok(Self {
+            mesh: mesh_id(mesh)?,
+            places: made,
+            size,
+            slots,
+            sizes: sizes.into(),
+            wait_while_down,
+        })
     }
 
     /// Number of ranks.

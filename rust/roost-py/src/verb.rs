@@ -77,7 +77,6 @@ impl Verb {
     }
 
     #[new]
-    #[expect(clippy::too_many_arguments, reason = "made in one place, from one endpoint")]
     fn new(
         node: Py<Node>,
         targets: Py<Targets>,
@@ -95,12 +94,26 @@ impl Verb {
             2 => Mode::Broadcast,
             _ => Mode::Stream,
         };
-        #[expect(clippy::cast_possible_truncation, reason = "centuries of nanoseconds fit; longer saturates")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "centuries of nanoseconds fit; longer saturates"
+        )]
         let timeout_ns = timeout_s.map(|seconds| (seconds * 1e9) as i64);
         let own = node.get().lock().own;
         let is_here = targets.get().places.iter().all(|place| place.proc.get() == own);
         let (name, endpoint) = (Arc::from(name), Arc::new(Endpoint::new(endpoint)?));
-        Ok(Self { node, targets, endpoint, mesh, mode, name, positional_min, positional_max, timeout_ns, is_here })
+        Ok(Self {
+            node,
+            targets,
+            endpoint,
+            mesh,
+            mode,
+            name,
+            positional_min,
+            positional_max,
+            timeout_ns,
+            is_here,
+        })
     }
 
     /// Send, now.
@@ -120,16 +133,20 @@ impl Verb {
         let count = args.len();
         let counted = kwargs.is_none() && (verb.positional_min..=verb.positional_max).contains(&count);
         if counted && verb.mode != Mode::Stream && all_plain(args) {
-            let payload = if verb.is_here { Payload::ready(args.as_any()) } else { dump_plain(py, hooks, args.as_any())? };
-            return verb.send(py, node, hooks, None, Packed::Same(payload));
+            let payload = if verb.is_here {
+                Payload::ready(args.as_any())
+            } else {
+                dump_plain(py, hooks, args.as_any())?
+            };
+            return verb.send(py, node, hooks, None, &Packed::Same(payload));
         }
         let (sink, args) = if verb.mode == Mode::Stream {
             (Some(args.get_item(0)?.unbind()), args.get_slice(1, count))
         } else {
             (None, args.clone())
         };
-        let packed = Packed::from_python(hooks.pack.bind(py).call1((slf, args, kwargs))?)?;
-        verb.send(py, node, hooks, sink, packed)
+        let packed = Packed::from_python(&hooks.pack.bind(py).call1((slf, args, kwargs))?)?;
+        verb.send(py, node, hooks, sink, &packed)
     }
 
     #[getter]
@@ -163,15 +180,25 @@ impl Verb {
     }
 
     /// Send what another thread packed, on the loop's thread; `sink` is None for a broadcast.
-    fn send_packed(&self, py: Python<'_>, sink: Option<Py<PyAny>>, packed: Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    fn send_packed(
+        &self,
+        py: Python<'_>,
+        sink: Option<Py<PyAny>>,
+        packed: &Bound<'_, PyAny>,
+    ) -> PyResult<Py<PyAny>> {
         let node = self.node.get();
-        self.send(py, node, node.hooks()?, sink, Packed::from_python(packed)?)
+        self.send(py, node, node.hooks()?, sink, &Packed::from_python(packed)?)
     }
 
     /// The procs that the message goes to.
     #[getter]
     fn procs(&self) -> Vec<u64> {
-        self.targets.get().places.iter().map(|place| place.proc.get()).collect()
+        self.targets
+            .get()
+            .places
+            .iter()
+            .map(|place| place.proc.get())
+            .collect()
     }
 }
 
@@ -184,11 +211,15 @@ enum Packed {
 }
 
 impl Packed {
-    fn from_python(packed: Bound<'_, PyAny>) -> PyResult<Self> {
+    fn from_python(packed: &Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(list) = packed.cast::<pyo3::types::PyList>() {
-            return Ok(Self::Each(list.iter().map(|item| from_serialize(&item)).collect::<PyResult<_>>()?));
+            return Ok(Self::Each(
+                list.iter()
+                    .map(|item| from_serialize(&item))
+                    .collect::<PyResult<_>>()?,
+            ));
         }
-        Ok(Self::Same(from_serialize(&packed)?))
+        Ok(Self::Same(from_serialize(packed)?))
     }
 }
 
@@ -199,9 +230,9 @@ impl Verb {
         node: &Node,
         hooks: &Hooks,
         sink: Option<Py<PyAny>>,
-        packed: Packed,
+        packed: &Packed,
     ) -> PyResult<Py<PyAny>> {
-        match &packed {
+        match packed {
             Packed::Same(payload) => node.check_size(py, payload)?,
             Packed::Each(all) => all.iter().try_for_each(|payload| node.check_size(py, payload))?,
         }
@@ -220,7 +251,14 @@ impl Verb {
             if !state.stopped.is_empty() && state.stopped.contains(&targets.mesh.get()) {
                 Err(Refusal::Stopped)
             } else if state.has_room(targets) {
-                Ok(self.send_all(py, state, (&packed, deadline), sink.as_ref(), &mut outcome, &mut actions))
+                Ok(self.send_all(
+                    py,
+                    state,
+                    (packed, deadline),
+                    sink.as_ref(),
+                    &mut outcome,
+                    &mut actions,
+                ))
             } else {
                 Err(Refusal::Full)
             }
@@ -234,13 +272,21 @@ impl Verb {
         node.act(py, actions)?;
         let Some(sink) = sink else {
             if !outcome.refused.is_empty() {
-                hooks.refused.call1(py, (py.None(), &self.mesh, &*self.name, outcome.refused, 0))?;
+                hooks
+                    .refused
+                    .call1(py, (py.None(), &self.mesh, &*self.name, outcome.refused, 0))?;
             }
-            return if outcome.waits { hooks.room.call1(py, (&self.mesh,)) } else { Ok(hooks.sent.clone_ref(py)) };
+            return if outcome.waits {
+                hooks.room.call1(py, (&self.mesh,))
+            } else {
+                Ok(hooks.sent.clone_ref(py))
+            };
         };
         hooks.set_call(py, &sink, call)?;
         if !outcome.refused.is_empty() {
-            hooks.refused.call1(py, (&sink, &self.mesh, &*self.name, outcome.refused, call))?;
+            hooks
+                .refused
+                .call1(py, (&sink, &self.mesh, &*self.name, outcome.refused, call))?;
         }
         if deadline != 0 {
             hooks.bounded.call1(py, (&sink, call, deadline))?;
@@ -270,7 +316,11 @@ impl Verb {
     }
 
     fn flags(&self) -> u8 {
-        if self.mode == Mode::Stream { flags::STREAM } else { 0 }
+        if self.mode == Mode::Stream {
+            flags::STREAM
+        } else {
+            0
+        }
     }
 
     fn make_sink(&self, py: Python<'_>, hooks: &Hooks) -> PyResult<Py<PyAny>> {
@@ -304,7 +354,10 @@ impl Verb {
     fn pending(&self, py: Python<'_>, sink: &Py<PyAny>) -> Pending {
         let targets = self.targets.get();
         let answers = match (self.mode, &targets.places[..]) {
-            (Mode::CallOne, [place]) => Answers::One { proc: place.proc.get(), sequence: UNSENT },
+            (Mode::CallOne, [place]) => Answers::One {
+                proc: place.proc.get(),
+                sequence: UNSENT,
+            },
             _ => Answers::Many {
                 targets: self.targets.clone_ref(py),
                 sequences: vec![UNSENT; targets.places.len()],
@@ -312,11 +365,14 @@ impl Verb {
                 remaining: targets.size,
             },
         };
-        Pending { sink: sink.clone_ref(py), answers, again: Vec::new() }
+        Pending {
+            sink: sink.clone_ref(py),
+            answers,
+            again: Vec::new(),
+        }
     }
 
     /// Send to one proc's part of the mesh.
-    #[expect(clippy::too_many_arguments, reason = "the hot path passes what it has instead of building a record of it")]
     fn send_place(
         &self,
         py: Python<'_>,
@@ -371,7 +427,6 @@ impl Verb {
     }
 
     /// Send each rank of one proc its own arguments.
-    #[expect(clippy::too_many_arguments, reason = "a part of send_place")]
     fn send_each(
         &self,
         py: Python<'_>,
@@ -386,8 +441,11 @@ impl Verb {
         let Packed::Each(all) = packed else { return };
         let proc = place.proc.get();
         for (slot, rank) in place.runs.as_runs().targets() {
-            let Some(payload) = all.get(rank as usize) else { continue };
-            let mut message = self.outgoing(py, place, (call, outcome.order), deadline, self.flags(), payload);
+            let Some(payload) = all.get(rank as usize) else {
+                continue;
+            };
+            let mut message =
+                self.outgoing(py, place, (call, outcome.order), deadline, self.flags(), payload);
             message.runs = one_run(slot, rank);
             state.keep_for_again(py, proc, &message);
             outcome.note(state.send(py, proc, message, false, actions));
@@ -395,7 +453,6 @@ impl Verb {
     }
 
     /// Send to actors of this very process.
-    #[expect(clippy::too_many_arguments, reason = "a part of send_place")]
     fn send_here(
         &self,
         py: Python<'_>,
@@ -482,7 +539,13 @@ impl Verb {
 fn one_run(slot: u32, rank: u32) -> roost_core::wire::RunsBuffer {
     let mut runs = roost_core::wire::RunsBuffer::new();
     // Part of a list that was checked.
-    let _ = runs.push(roost_core::wire::Run { slot, count: 1, slot_stride: 1, rank, rank_stride: 1 });
+    let _ = runs.push(roost_core::wire::Run {
+        slot,
+        count: 1,
+        slot_stride: 1,
+        rank,
+        rank_stride: 1,
+    });
     runs
 }
 
@@ -523,10 +586,14 @@ impl State {
 
     /// Whether every proc of the mesh could hold the message back, if it had to.
     fn has_room(&self, targets: &Targets) -> bool {
-        targets.places.iter().filter_map(|place| self.peers.get(&place.proc.get())).all(|peer| {
-            let waiting = peer.bound.waiting();
-            waiting.messages < self.queue.messages && waiting.bytes < self.queue.bytes
-        })
+        targets
+            .places
+            .iter()
+            .filter_map(|place| self.peers.get(&place.proc.get()))
+            .all(|peer| {
+                let waiting = peer.bound.waiting();
+                waiting.messages < self.queue.messages && waiting.bytes < self.queue.bytes
+            })
     }
 
     /// How a proc stands; a connection is asked for when there is none yet.
@@ -552,10 +619,10 @@ impl State {
 
     /// Keep a call's message for the next incarnation of its receiver, when it may be sent again.
     fn keep_for_again(&mut self, py: Python<'_>, proc: u64, message: &Outgoing) {
-        if message.wait_while_down {
-            if let Some(pending) = self.pending.get_mut(&message.call) {
-                pending.again.push((proc, message.clone_ref(py)));
-            }
+        if message.wait_while_down
+            && let Some(pending) = self.pending.get_mut(&message.call)
+        {
+            pending.again.push((proc, message.clone_ref(py)));
         }
     }
 }

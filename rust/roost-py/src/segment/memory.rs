@@ -128,7 +128,7 @@ impl Mapping {
     }
 
     fn advise(&self, advice: Advice) -> io::Result<()> {
-        // SAFETY: the region is ours, and none of the advices used here unmaps it; `discard` is only called
+        // SAFETY: the region is ours, and no advice used here unmaps it; `discard` is only called
         // for private mappings of which no view is left.
         Ok(unsafe { rustix::mm::madvise(self.address.as_ptr().cast(), self.length, advice) }?)
     }
