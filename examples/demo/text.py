@@ -6,6 +6,7 @@ the rank, so the data position of a replica is one number, its step.
 
 from __future__ import annotations
 
+import math
 import random
 import sysconfig
 from pathlib import Path
@@ -51,17 +52,21 @@ class Windows:
         size = path.stat().st_size
         # Mapped, not read: a restarted process pays only for the pages that it touches.
         self._text = torch.from_file(str(path), size=size, dtype=torch.uint8)
-        self._offsets = torch.arange(context + 1)
-        count = (size - 1) // context
-        self._starts = torch.randperm(count, generator=torch.Generator().manual_seed(seed)) * context
+        self._context = context
+        self._count = (size - 1) // context
+        # Strides without a common divisor with the count meet each window once, and need no list of them.
+        rng = random.Random(seed)
+        strides = iter(lambda: rng.randrange(self._count // 3, self._count), None)
+        self._stride = next(stride for stride in strides if math.gcd(stride, self._count) == 1)
+        self._begin = rng.randrange(self._count)
 
     def __len__(self) -> int:
-        return len(self._starts)
+        return self._count
 
     def read(self, first: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """`count` windows from place `first` of the order on: what the model sees, and what it should say."""
-        starts = self._starts[first : first + count]
-        if len(starts) < count:
+        if first + count > len(self):
             raise ValueError(f"windows {first} to {first + count} of {len(self)}: the text is too short for this run")
-        characters = self._text[starts[:, None] + self._offsets].long()
+        places = (self._begin + self._stride * torch.arange(first, first + count)) % self._count
+        characters = self._text[places[:, None] * self._context + torch.arange(self._context + 1)].long()
         return characters[:, :-1], characters[:, 1:]
