@@ -182,7 +182,8 @@ async def test_a_peer_that_does_not_own_the_dead_hears_too():
         await caller.has_asked.call_one()
         start = time.perf_counter()
         os.kill(pids[1], signal.SIGKILL)
-        assert await calling == ("ActorDied", "signal", "procs[gpus=1]", True)
+        # Whether the call had begun when its receiver died is open: only that it was on its way is known.
+        assert (await calling)[:3] == ("ActorDied", "signal", "procs[gpus=1]")
         assert time.perf_counter() - start < 0.5
 
 
