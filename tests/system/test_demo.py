@@ -12,7 +12,7 @@ DEMO = Path(__file__).parents[2] / "examples" / "demo"
 MISSING = [name for name in ("torch", "matplotlib") if importlib.util.find_spec(name) is None]
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.chaos,  # it needs both cores to itself: `make chaos` runs it
     pytest.mark.timeout(300),
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}; `make demo` installs it"),
 ]
