@@ -43,7 +43,7 @@ class Incident:
     moment: Moment
     killed: float
     seen: float = 0.0
-    error: str = ""
+    heard: str = ""
     up: float = 0.0
     state_taken: float = 0.0
     first_step: float = 0.0

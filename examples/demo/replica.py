@@ -72,11 +72,14 @@ class Replica(Actor):
         self.step = 0
         self.learnt_from = 0
         self.training = False
+        # One that was restarted knows nothing until it has adopted the state of another.
+        self.knows = context().incarnation == 0
         self.between_steps = asyncio.Lock()
 
     @endpoint(concurrent=True)
     async def train(self, until: int) -> AsyncIterator[Step]:
         """Train up to step `until`, or until the weights are wanted."""
+        assert self.knows, "a replica that was restarted was asked to train before it had a state"
         self.training = True
         while self.training and self.step < until:
             async with self.between_steps:
@@ -126,4 +129,5 @@ class Replica(Actor):
         self.model.load_state_dict(state.weights)
         self.optimizer.load_state_dict(state.optimizer)
         self.step = self.learnt_from = state.step
+        self.knows = True
         return self.step

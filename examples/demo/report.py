@@ -15,9 +15,9 @@ FIRST_STEP_WANTED_MS = 300
 
 _HEADINGS = (
     *("", "replica", "killed at", "seen", "up", "state taken", "first step"),
-    *("state from", "steps lost", "the driver saw"),
+    *("state from", "steps lost", "heard as"),
 )
-_TEXTS = {"killed at", "state from", "the driver saw"}
+_TEXTS = {"killed at", "state from", "heard as"}
 """Columns of words, to the left; the others are numbers."""
 
 _BAR_WIDTH = 30
@@ -75,7 +75,7 @@ def table(incidents: list[Incident]) -> str:
     for number, one in enumerate(incidents, 1):
         at = f"step {one.step}, {one.moment}"
         times = (_ms(moment, one) for moment in (one.seen, one.up, one.state_taken, one.first_step))
-        rows.append((str(number), str(one.rank), at, *times, f"replica {one.donor}", str(one.lost_steps), one.error))
+        rows.append((str(number), str(one.rank), at, *times, f"replica {one.donor}", str(one.lost_steps), one.heard))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines: list[str] = []
     for row in rows:

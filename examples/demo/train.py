@@ -14,14 +14,14 @@ from replica import HandedIn, Replica, Step
 from roost import ActorDied, Restart, this_host
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine
     from pathlib import Path
 
     import torch
     from chaos import Incident, Killer
     from settings import Settings
 
-    from roost import Reply, Stream
+    from roost import Event, Failure, Reply, Stream
 
 T = TypeVar("T")
 
@@ -72,6 +72,8 @@ class Training:
         self.until = 0
         self.round_began = 0.0
         self.live: set[int] = set()
+        self.incarnations = [0] * settings.replicas
+        self.revivals: list[asyncio.Task[None]] = []
         self.pids: dict[int, int] = {}
         # By rank, the step up to which it is known what became of each step: learnt from, or lost.
         self.accounted = [0] * settings.replicas
@@ -93,15 +95,24 @@ class Training:
             states = await procs.states()
             began = time.monotonic()
             async with asyncio.TaskGroup() as self.tasks:
+                watch = self.tasks.create_task(self.watch(mesh.events()))
                 for rank in range(settings.replicas):
                     self.join(rank, states[rank].pid)
                 for _ in range(settings.rounds):
                     await self.train()
                     await self.exchange()
                 self.in_round.set()
+                await asyncio.gather(*self.revivals)
+                watch.cancel()
             self.history.seconds = time.monotonic() - began
             self.check([state.incarnation for state in (await procs.states()).values()])
         return self.history
+
+    async def watch(self, events: AsyncIterator[Event]) -> None:
+        """Hear of deaths, also of replicas that nobody waits for: one that has done its round and is killed then."""
+        async for event in events:
+            if event.kind == "failed":
+                self.lose(event.point.rank, event.failure, "event")
 
     async def train(self) -> None:
         """One round: each live replica for itself. Over when those that lived through it are done."""
@@ -121,7 +132,7 @@ class Training:
             async for _, step in steps:
                 self.note(rank, step)
         except ActorDied as death:
-            self.lose(rank, death)
+            self.lose(rank, death.failure, "ActorDied")
 
     def note(self, rank: int, step: Step) -> None:
         """A replica has done a step."""
@@ -161,7 +172,7 @@ class Training:
             try:
                 got[rank] = await reply
             except ActorDied as death:
-                self.lose(rank, death)
+                self.lose(rank, death.failure, "ActorDied")
 
         await asyncio.gather(*(wait(rank, reply) for rank, reply in replies.items()))
         # In the order of ranks, so that a sum over them is the same in each run.
@@ -183,21 +194,20 @@ class Training:
             incident.lost_steps += end - begin
         self.accounted[rank] = end
 
-    def lose(self, rank: int, death: ActorDied) -> None:
+    def lose(self, rank: int, failure: Failure | None, heard: str) -> None:
         """A replica has died: go on without it, and see to its return."""
-        if rank not in self.live:
-            return  # two calls to it were under way
+        assert failure is not None
+        if failure.incarnation < self.incarnations[rank]:
+            return  # one death is heard of by each call that was under way, and by an event
         incident = self.incident_of(rank)
         if incident is None or incident.seen:
-            raise death
+            raise ActorDied(None, failure)
         incident.seen = time.monotonic()
-        incident.error = (
-            f"{type(death).__name__}, {death.failure.kind} {death.failure.signal}" if death.failure else str(death)
-        )
+        incident.heard = f"{heard}: {failure.kind} {failure.signal}"
+        self.incarnations[rank] += 1
         self.live.discard(rank)
-        self.pids.pop(rank, None)
         self.history.alive.append((self.progress, len(self.live)))
-        self.tasks.create_task(self.revive(rank, incident))
+        self.revivals.append(self.tasks.create_task(self.revive(rank, incident)))
 
     async def revive(self, rank: int, incident: Incident) -> None:
         """Bring a restarted replica to where the others are, and let it train on."""
