@@ -109,7 +109,7 @@ class Calls:
 
     def room(self, mesh: ActorMesh) -> Broadcast:
         """What a broadcast gives that had to wait: an awaitable that is done when messages to the mesh flow again."""
-        return Broadcast(self.runtime.wait_for_room(mesh))
+        return Broadcast(lambda: self.runtime.wait_for_room(mesh))
 
     # Answers that are not values -------------------------------------------------------------------------------------------
     def errored(self, sink: Any, rank: int, status: int, payload: bytes) -> None:

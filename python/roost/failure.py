@@ -50,6 +50,7 @@ STATES = ("starting", "up", "restarting", "failed", "stopped")
 _EMPTY: Mapping[str, float] = MappingProxyType({})
 _STDERR_LINES_SHOWN = 20
 _DEPTH_SHOWN = 8
+_RESTATED = ("exit", "signal", "oom")
 _RESTATING = ("exited with code ", "killed by signal ", "killed by the kernel's memory killer")
 
 
@@ -183,7 +184,7 @@ class Failure(Frozen, kw_only=True):
             "unhealthy": "was ended as unhealthy",
         }[self.kind]
         reason = self.reason
-        if reason.startswith(_RESTATING):
+        if self.kind in _RESTATED and reason.startswith(_RESTATING):
             # The host's words for the same thing; what was given as the reason for a kill comes after them.
             reason = reason.partition(": ")[2]
         return f"{ending}: {reason}" if reason else ending
@@ -243,7 +244,7 @@ class DeadLetter(Frozen):
     """A broadcast that reached nobody: see `context().job.dead_letters`."""
 
     sender: str
-    """The name of the actor that sent it."""
+    """The name of the actor that sent it, or of its process where that came back too late to say."""
     target: str
     """The name of the rank that it was for."""
     endpoint: str

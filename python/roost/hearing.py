@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import weakref
 from contextvars import Context
@@ -35,12 +36,14 @@ _FAILURES_MAX = 10_000
 class Unheard:
     """A failure that somebody must hear of: a caller that got it, a hook that handled it, or else the end of the mesh."""
 
-    __slots__ = ("_heard", "_original", "_replies", "failure")
+    __slots__ = ("_heard", "_original", "_replies", "climbing", "failure")
 
     def __init__(self, failure: Failure, original: bytes | None = None) -> None:
         self.failure = failure
         self._original = original
         self._heard = False
+        # The task that asks hooks, while it does.
+        self.climbing: asyncio.Task[None] | None = None
         # Replies that carry it and still live: whether their owner looked at the error is their own flag.
         self._replies: list[weakref.ref[Reply[Any]]] = []
 
@@ -134,7 +137,7 @@ class Hearing:
         scope = Context()
         if mesh.owner_runner is not None:
             scope.run(handling.set, mesh.owner_runner)
-        self._runtime.keep(self._escalate(mesh, rank, unheard), scope)
+        unheard.climbing = self._runtime.keep(self._escalate(mesh, rank, unheard), scope)
 
     async def _escalate(self, mesh: OwnedMesh, rank: int, unheard: Unheard) -> None:
         failure, owner = unheard.failure, mesh.owner_runner
@@ -167,6 +170,14 @@ class Hearing:
         """Whether who would hear of a consequence has heard of the death itself."""
         cause = failure.cause
         return cause is not None and id(cause) in self._known and self._known[id(cause)].heard
+
+    async def settled(self, unheard: Iterable[Unheard] | None = None) -> None:
+        """Wait until hooks have had their say about these failures, or about all of this process's."""
+        if unheard is None:
+            unheard = [one for mesh in self._runtime.owned.values() for one in mesh.unheard]
+        climbing = [one.climbing for one in unheard if one.climbing is not None and not one.climbing.done()]
+        if climbing:
+            await asyncio.wait(climbing)
 
     def unheard(self) -> list[Failure]:
         """Failures of the driver's meshes that nobody has heard of."""

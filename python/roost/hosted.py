@@ -24,14 +24,22 @@ if TYPE_CHECKING:
     from roost.runtime import Runtime
     from roost.shape import Point
 
-__all__ = ["HostedMesh", "News", "Ranks", "refusal"]
+__all__ = ["HostedMesh", "News", "Ranks", "life", "refusal"]
 
 _logger = logging.getLogger("roost")
 
 # (slot in this process, rank in the mesh) of each actor.
 Ranks = list[tuple[int, int]]
-# What an owner is told of a rank: its state, the rank, the reason, its incarnation, and a failure with its exception.
-News = tuple[str, int, str, int, bytes | None]
+# What an owner is told of a rank: its state, the rank, the reason, its life and its incarnation, and a failure with its
+# exception.
+News = tuple[str, int, str, tuple[int, int], bytes | None]
+
+_LIVES_MAX = 1 << 32
+
+
+def life(incarnation: int, alone: int) -> int:
+    """A number that grows with each life of an actor: its proc's incarnation, and how often it alone was restarted in that."""
+    return incarnation * _LIVES_MAX + alone
 
 
 def refusal(mesh: int, rank: int, failure: Failure, original: bytes | None, *, maybe_executed: bool = False) -> bytes:
@@ -111,6 +119,9 @@ class HostedMesh:
         """The proc's, and one more for each time that this actor alone was restarted."""
         return self.runtime.incarnation + self._lives.get(rank, 0)
 
+    def _life(self, rank: int) -> tuple[int, int]:
+        return life(self.runtime.incarnation, self._lives.get(rank, 0)), self.incarnation(rank)
+
     # What runners report -----------------------------------------------------------------------------------------------
     def up(self, runner: Runner) -> None:
         """An actor is constructed."""
@@ -163,7 +174,8 @@ class HostedMesh:
                 self._tell("restarting", runner, reason)
         if again is not None and not self.runtime.ending:
             self._again[rank] = self.loop.call_later(again, self._restart, rank)
-        elif not failed and self.runtime.exit_code is None:
+        elif not failed and not self.runtime.ending:
+            # The end of a process is told by the host, for all its actors.
             self._tell("stopped", runner, reason)
         if self.is_over:
             self.runtime.hosting.all_ended(self)
@@ -195,7 +207,7 @@ class HostedMesh:
 
     def _tell(self, state: str, runner: Runner, reason: str = "", failure: Failure | None = None) -> None:
         packed = None if failure is None else pickle.dumps((failure, self._originals.get(runner.rank)), 5)
-        self._say((state, runner.rank, reason, runner.incarnation, packed))
+        self._say((state, runner.rank, reason, self._life(runner.rank), packed))
 
     def _say(self, news: News) -> None:
         self._news.append(news)
@@ -227,7 +239,7 @@ class HostedMesh:
         for slot in slots:
             rank = self._ranks.get(slot)
             if rank is not None and self.stop_rank(rank, reason) is None:
-                self._say(("stopped", rank, reason, self.incarnation(rank), None))
+                self._say(("stopped", rank, reason, self._life(rank), None))
 
     def stop_rank(self, rank: int, reason: str) -> Runner | None:
         """Stop one actor; None when it has ended already."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from roost import serialize
 from roost.failure import Failure
-from roost.hosted import HostedMesh, refusal
+from roost.hosted import HostedMesh, life, refusal
 from roost.shape import Point
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ class Hosting:
         for cell, (_, rank) in zip(runtime.node.host(mesh, [slot for slot, _ in ranks], {}), ranks, strict=True):
             cell.close(refusal(mesh, rank, failure, original))
         packed = pickle.dumps((failure, original), 5)
-        news = [("failed", rank, said, runtime.incarnation, packed) for _, rank in ranks]
+        now = life(runtime.incarnation, 0), runtime.incarnation
+        news = [("failed", rank, said, now, packed) for _, rank in ranks]
         runtime.send_state(owner, mesh, pickle.dumps(news, 5))
 
     def stop(self, mesh: int, sender: int, ranks: Ranks, payload: bytes) -> None:
@@ -66,7 +67,8 @@ class Hosting:
         if hosted is not None:
             hosted.stop_slots([slot for slot, _ in ranks], payload.decode())
             return
-        news = [("stopped", rank, payload.decode(), self._runtime.incarnation, None) for _, rank in ranks]
+        now = life(self._runtime.incarnation, 0), self._runtime.incarnation
+        news = [("stopped", rank, payload.decode(), now, None) for _, rank in ranks]
         self._runtime.send_state(sender, mesh, pickle.dumps(news, 5))
 
     def restart(self, mesh: int, _sender: int, ranks: Ranks, payload: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from roost.errors import ActorDied, StoppedError
@@ -166,7 +167,8 @@ class Members:
                 self.gone[proc] = failure
             if status != "failed":
                 self._lose(proc, incarnation, details.get("started", -1), failure, again=down, gone=not down)
-            self._tell_tenants(proc, status, failure, down=down)
+            if status != "dead" or down:
+                self._tell_tenants(proc, status, failure, down=down)
         elif status == "starting" and incarnation:
             self.gone.pop(proc, None)
             # The connection to a proc of ours comes unasked.
@@ -236,10 +238,14 @@ class Members:
     def _failure(self, proc: int, incarnation: int, details: dict[str, Any]) -> Failure:
         mesh, shape, rank = self._places.get(proc, ("procs", Shape({}), 0))
         point = shape.point(rank)
-        kind = details.get("kind", "lost")
+        kind, reason = details.get("kind", "lost"), details.get("reason", "")
+        owned = self.owned.get(proc)
+        command = None if owned is None else owned[0].commands.get(owned[1])
+        if kind == "start" and command is not None:
+            reason = f"{reason}; it was started by: {shlex.join(command)}"
         return Failure(
             kind=kind, origin=_ORIGINS.get(kind, "process"), mesh=mesh, name=rank_name(mesh, point), point=point,  # type: ignore[arg-type]
-            host=self._runtime.host, incarnation=incarnation, reason=details.get("reason", ""),
+            host=self._runtime.host, incarnation=incarnation, reason=reason,
             exit_code=details.get("exit_code"), signal=details.get("signal"), stderr=details.get("stderr", ""),
             reasons=self._reasons(proc, incarnation, details), times=details.get("times", {}),
         )  # fmt: skip

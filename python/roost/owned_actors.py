@@ -6,6 +6,7 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 from roost.failure import Failure
+from roost.hosted import life
 from roost.owning import ENDED, OwnedMesh
 
 if TYPE_CHECKING:
@@ -52,6 +53,13 @@ class OwnedActors(OwnedMesh):
     def is_root(self) -> bool:
         """Whether it does not end with a proc mesh of this process."""
         return self.on is None
+
+    def life(self, rank: int) -> int:
+        """A number that grows with each life of the rank, its process's and its own."""
+        known = super().life(rank)
+        if self.on is not None:
+            known = max(known, life(self.on.incarnation(self.on.procs.index(self.procs[rank // self.per])), 0))
+        return known
 
     def ranks_of(self, proc: int) -> Iterable[int]:
         """The ranks that live on a proc."""
@@ -114,12 +122,13 @@ class OwnedActors(OwnedMesh):
     def hear_news(self, payload: bytes) -> None:
         """A proc says how some ranks are."""
         news: list[News] = pickle.loads(payload)
-        for state, rank, reason, incarnation, packed in news:
+        for state, rank, reason, (its_life, incarnation), packed in news:
             failure = None
             if packed is not None:
                 failure, original = pickle.loads(packed)
                 failure = self.runtime.hearing.met(self.id, rank, failure, original).failure
-            self._changed(rank, state, reason, incarnation, failure)
+            if not self.is_old(rank, its_life) or state != "up":
+                self._changed(rank, state, reason, incarnation, failure)
         self.check_over()
 
     def _changed(self, rank: int, state: str, reason: str, incarnation: int, failure: Failure | None) -> None:
@@ -130,6 +139,9 @@ class OwnedActors(OwnedMesh):
             return
         if before == state and state in ENDED:
             return
+        if state == "failed" and failure is not None:
+            # Who waits for the end must find that somebody is told of it.
+            self.climbs(rank, failure)
         self.set_state(rank, state, reason=reason, failure=failure, incarnation=incarnation)
         if state == "up":
             self.tell("recovered" if incarnation else "started", rank)
@@ -141,8 +153,6 @@ class OwnedActors(OwnedMesh):
             if state == "restarting":
                 self.tell("restarting", rank, reason)
                 self._restart_others(rank)
-            elif failure is not None:
-                self.climbs(rank, failure)
 
     def _restart_others(self, rank: int) -> None:
         """The policy's scope: what starts again with a rank that failed."""

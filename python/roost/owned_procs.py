@@ -21,7 +21,7 @@ __all__ = ["OwnedProcs"]
 class OwnedProcs(OwnedMesh):
     """A mesh of processes that this process owns."""
 
-    __slots__ = ("actors", "ask", "policy", "procs")
+    __slots__ = ("actors", "ask", "commands", "policy", "procs")
 
     def __init__(
         self,
@@ -40,6 +40,8 @@ class OwnedProcs(OwnedMesh):
         self.actors: list[OwnedActors] = []
         # What the next incarnation is started with, when that is a function.
         self.ask: Callable[[int, int], Any] | None = None
+        # By rank, the command that stands for the interpreter.
+        self.commands: dict[int, list[str]] = {}
 
     # What the agent says -----------------------------------------------------------------------------------------------
     def member(
@@ -50,6 +52,8 @@ class OwnedProcs(OwnedMesh):
             state = "starting" if incarnation == 0 else "restarting"
             self.set_state(rank, state, incarnation=incarnation)
         elif status == "up":
+            if self.is_old(rank, incarnation):
+                return
             self.pids[rank] = details.get("pid", 0)
             self.set_state(rank, "up", incarnation=incarnation)
             self.tell("started" if incarnation == 0 else "recovered", rank)
@@ -64,20 +68,23 @@ class OwnedProcs(OwnedMesh):
             self._stopped(rank, incarnation, failure)
 
     def _dead(self, rank: int, incarnation: int, details: dict[str, Any], failure: Failure) -> None:
-        state = "restarting" if details.get("next") == "restarting" else "failed"
-        self.set_state(rank, state, reason=failure.reason, failure=failure, incarnation=incarnation)
+        if details.get("next") != "restarting":
+            return  # that it has failed for good is the next notice, with what came before
+        self.set_state(rank, "restarting", reason=failure.reason, failure=failure, incarnation=incarnation)
         if failure.kind != "stopped":
             # What was restarted on purpose has not failed.
             self.tell("failed", rank, failure.reason, failure)
 
     def _failed(self, rank: int, incarnation: int, failure: Failure) -> None:
+        # Who waits for the end must find that somebody is told of it.
+        self.climbs(rank, failure)
         self.set_state(rank, "failed", reason=failure.reason, failure=failure, incarnation=incarnation)
+        self.tell("failed", rank, failure.reason, failure)
         if failure.kind == "start" and self.mesh_stopped is None and incarnation == 0:
             # The others would wait for a rank that never comes.
             others = [other for other in range(len(self.procs)) if self.state(other) not in ENDED]
             if others:
                 self.stop_ranks(others, f"{self.rank_name(rank)} did not start")
-        self.climbs(rank, failure)
         self.check_over()
 
     def _stopped(self, rank: int, incarnation: int, failure: Failure) -> None:

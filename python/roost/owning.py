@@ -28,8 +28,9 @@ class OwnedMesh:
     """One mesh that this process owns."""
 
     __slots__ = (
-        "_incarnations", "_retired", "_states", "entered", "failures", "id", "mesh_stopped", "name", "owner_runner", "pids",
-        "reasons", "runtime", "subscribers", "supervise", "unheard", "waiters", "whole",
+        "_incarnations", "_least", "_lives", "_retired", "_states", "entered", "failures", "id", "mesh_stopped",
+        "name", "owner_runner", "pids", "reasons", "runtime", "subscribers", "supervise", "unheard", "waiters",
+        "whole",
     )  # fmt: skip
 
     def __init__(
@@ -44,6 +45,9 @@ class OwnedMesh:
         self._states = ["starting"] * len(whole)
         # By rank, where there is something to say.
         self._incarnations: dict[int, int] = {}
+        # The last life that was heard of, and the first that counts as up after a restart was asked for.
+        self._lives: dict[int, int] = {}
+        self._least: dict[int, int] = {}
         self.failures: dict[int, Failure] = {}
         self.reasons: dict[int, str] = {}
         self.pids: dict[int, int] = {}
@@ -73,6 +77,15 @@ class OwnedMesh:
     def incarnation(self, rank: int) -> int:
         """Which life of the rank this is."""
         return self._incarnations.get(rank, 0)
+
+    def life(self, rank: int) -> int:
+        """A number that grows with each life of the rank."""
+        return self._lives.get(rank, 0)
+
+    def is_old(self, rank: int, life: int) -> bool:
+        """Whether word of this life came after it was to be restarted."""
+        self._lives[rank] = max(life, self.life(rank))
+        return life < self._least.get(rank, 0)
 
     def state(self, rank: int) -> str:
         """How a rank is."""
@@ -208,6 +221,8 @@ class OwnedMesh:
             self.restart_ranks(ranks, reason)
             for rank in ranks:
                 self.set_state(rank, "restarting", reason=reason)
+                # That the old one is up may still be on its way here.
+                self._least[rank] = self.life(rank) + 1
             self.waiters.append(("ready", reply, shape, None))
 
         self.runtime.on_loop(begin)
@@ -233,6 +248,7 @@ class OwnedMesh:
             await stopping
             raise
         if self.entered == 0:
+            await self.runtime.hearing.settled(self.all_unheard())
             self._raise_unheard(error, entering=entering)
 
     def _raise_unheard(self, error: BaseException | None, *, entering: bool) -> None:

@@ -314,11 +314,12 @@ class Broadcast:
 
     __slots__ = ("_room",)
 
-    def __init__(self, room: Awaitable[None]) -> None:
+    def __init__(self, room: Callable[[], Awaitable[None]]) -> None:
+        # Made when it is awaited: a coroutine that nobody awaits would warn.
         self._room = room
 
     def __await__(self) -> Generator[Any, None, None]:
-        return self._room.__await__()
+        return self._room().__await__()
 
 
 class StreamSink:

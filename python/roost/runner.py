@@ -313,6 +313,12 @@ class Runner:
             error = RemoteError(
                 "asyncio.CancelledError", "the endpoint cancelled itself", "".join(traceback.format_exception(error))
             )
+        if not message.loaded and isinstance(error, Exception) and not message.has_caller:
+            # Poisonous arguments hurt only their own message.
+            message.drop()
+            said = "".join(traceback.format_exception_only(error)).strip()
+            self.hosted.dead_letter(message, f"its arguments did not unpickle: {said}")
+            return
         answers = message.has_caller and not message.answered
         if answers:
             self.answer_error(message, error)

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from roost import config as _config
 from roost import serialize
@@ -165,7 +165,7 @@ class Runtime:
             "reply": Reply, "gathered_reply": GatheredReply, "pack": calls.pack, "begin": calls.begin,
             "elsewhere": calls.elsewhere, "errored": calls.errored, "unloadable": calls.unloadable, "refused": calls.refused,
             "bounded": calls.bounded, "stopped": self.raise_stopped, "undelivered": self.letters.bounced,
-            "handling": handling.get, "connect": self.control.connect, "system": self._system,
+            "handling": handling.get, "connect": self._connect, "system": self._system,
             "cancelled": lambda runner, message: runner.cancel(message), "port_item": self.ports.came,
             "port_taken": self.ports.took, "broken": self._broken, "room": calls.room, "sent": Done(),
             "too_large": calls.too_large,
@@ -215,6 +215,10 @@ class Runtime:
         stops = [mesh.stop(mesh.whole, reason) for mesh in reversed(roots)]
         try:
             await asyncio.gather(*stops, return_exceptions=True)
+            async with asyncio.timeout(self.config.grace_s):
+                await self.hearing.settled()
+        except TimeoutError:
+            pass  # a hook that does not end has not handled anything
         finally:
             self.close()
 
@@ -227,7 +231,10 @@ class Runtime:
         if not self.loop.is_closed():
             self.loop.remove_reader(self.control.fd)
             self.node.close()
-        self.control.close()
+        control, self.control = self.control, cast("Control", _Ended())
+        control.close()
+        # With the last reference its descriptors go, however long something holds this runtime.
+        del control
         if _current is self:
             install(None)
             _config.release()
@@ -265,6 +272,10 @@ class Runtime:
             self._state(mesh, self.proc, [], payload)
         else:
             self.send_system(owner, mesh, ".state", payload, [])
+
+    def _connect(self, proc: int) -> None:
+        # Not the control's own method: that would hold its descriptors after the end.
+        self.control.connect(proc)
 
     def _broken(self, proc: int, text: str) -> None:
         _logger.error("the connection to proc %x is broken: %s", proc, text)
@@ -321,6 +332,15 @@ class Runtime:
             print(code, file=sys.stderr)  # noqa: T201 - as the interpreter does
         if self.stopping is not None:
             self.stopping.set()
+
+
+class _Ended:
+    """What stands for the control thread once the job has ended."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(
+            "the job has ended, with its event loop or by the end of its process; start anew from a running loop"
+        )
 
 
 def encode_sizes(shape: Shape) -> bytes:

@@ -74,6 +74,7 @@ def spawn_procs(
     record = OwnedProcs(runtime, mesh, request.name, whole, supervise, procs, restart)
     asks = any(callable(one) for one in (env, bind)) or callable(start)
     record.ask = request.of_proc if asks else None
+    record.commands = request.commands
     handle = ProcMesh._make(mesh, request.name, runtime.proc, whole, whole, procs)
     runtime.own(record, handle)
     runtime.members.own(record)
@@ -194,6 +195,7 @@ class _Request:
         self.environ = dict(os.environ)
         self.sys_path = list(sys.path)
         self.cwd = os.getcwd()
+        self.commands: dict[int, list[str]] = {}
         if isinstance(start, str) and start not in ("template", "exec"):
             raise ValueError(f'start={start!r}: give "template", "exec", or a command as a list of words')
 
@@ -233,6 +235,8 @@ class _Request:
         start = at(self.start)
         command = None if isinstance(start, str) else [str(word) for word in start]
         cold = cold or start == "exec" or command is not None
+        if command is not None:
+            self.commands[rank] = command
         bind: Bind | None = at(self.bind)
         spec = {
             "job": self.runtime.job_id, "proc": self.procs[rank], "owner": self.runtime.proc, "mesh": self.mesh, "name": self.label(rank),

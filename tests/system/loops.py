@@ -2,8 +2,15 @@
 
 import asyncio
 import functools
+import os
 import time
 from pathlib import Path
+
+import uvloop
+
+if "ROOST_PROC" not in os.environ:
+    # The first of its loops opens a pipe that stays; a proc that imports this has one already.
+    uvloop.run(asyncio.sleep(0))
 
 
 def on_a_loop(test):

@@ -17,6 +17,7 @@ class Mortal(Actor):
         if fails == "exit":
             sys.exit(7)
         self.calls = 0
+        self.noted = []
 
     @endpoint
     async def pid(self) -> int:
@@ -56,6 +57,12 @@ class Mortal(Actor):
         return "blocked"
 
     @endpoint
+    async def deaf(self, seconds: int) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        time.sleep(seconds)
+
+    @endpoint
     async def say(self, text: str) -> None:
         print(text, file=sys.stderr)
 
@@ -79,6 +86,33 @@ class Mortal(Actor):
     @endpoint
     async def boom(self, text: str = "boom") -> None:
         raise ValueError(text)
+
+    @endpoint
+    async def note(self, text) -> None:
+        self.noted.append(text)
+
+    @endpoint
+    async def notes(self) -> list:
+        return self.noted
+
+    @endpoint
+    async def variable(self, name: str) -> str | None:
+        return os.environ.get(name)
+
+    @endpoint
+    async def relay(self, other, name: str, *args):
+        return await other.call_one(name, *args)
+
+    @endpoint
+    async def tell(self, other, name: str, *args) -> None:
+        other.broadcast(name, *args)
+
+    @endpoint
+    async def letters(self, count: int):
+        """(sender, target, endpoint) of this process's dead letters, once there are so many."""
+        while len(context().job.dead_letters) < count:
+            await asyncio.sleep(0.01)
+        return [(letter.sender, letter.target, letter.endpoint) for letter in context().job.dead_letters]
 
     @endpoint
     async def stop_self(self, reason: str) -> str:

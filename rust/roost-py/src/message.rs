@@ -86,6 +86,8 @@ pub struct Message {
     pub(crate) cell: Py<Cell>,
     answered: AtomicBool,
     cancelled: AtomicBool,
+    /// The arguments were unpickled: an error from now on is the endpoint's own.
+    loaded: AtomicBool,
     /// Stream items sent, and how many of them the caller has taken.
     items: AtomicU64,
 }
@@ -97,6 +99,7 @@ impl Message {
             cell,
             answered: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
+            loaded: AtomicBool::new(false),
             items: AtomicU64::new(0),
         }
     }
@@ -129,6 +132,7 @@ impl Message {
     fn open<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
         let cell = self.cell.get();
         let value = self.mail.payload.load(py, cell.node.get().hooks()?)?;
+        self.loaded.store(true, Ordering::Relaxed);
         if value.is_exact_instance_of::<PyTuple>() {
             return Ok((value, py.None().into_bound(py)));
         }
@@ -229,6 +233,12 @@ impl Message {
     #[getter]
     fn answered(&self) -> bool {
         self.is_answered()
+    }
+
+    /// Whether the arguments were unpickled.
+    #[getter]
+    fn loaded(&self) -> bool {
+        self.loaded.load(Ordering::Relaxed)
     }
 
     #[getter]

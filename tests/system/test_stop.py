@@ -1,0 +1,239 @@
+"""Stopping: in order, bounded, idempotent, with a reason that can be read."""
+
+import asyncio
+import os
+import signal
+import time
+
+import pytest
+from loops import handled, on_a_loop, process_state
+from mortal import Mortal
+
+from roost import Actor, ActorDied, MeshError, context, endpoint, this_host, this_proc
+from roost.errors import StoppedError
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+class Tidy(Actor):
+    """Writes down what happens to it."""
+
+    def __init__(self, path, name="tidy", cleanup_s=0.0):
+        self.path = path
+        self.name = name
+        self.cleanup_s = cleanup_s
+
+    def write(self, text):
+        with open(self.path, "a") as file:
+            file.write(f"{self.name} {text}\n")
+
+    @endpoint
+    async def work(self):
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            self.write("cancelled")
+            raise
+
+    @endpoint(concurrent=True)
+    async def beside(self):
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            self.write("beside cancelled")
+            raise
+
+    @endpoint
+    def in_thread(self, seconds):
+        time.sleep(seconds)
+        self.write("thread done")
+
+    @endpoint
+    async def stubborn(self, seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            try:
+                await asyncio.sleep(0.05)
+            except asyncio.CancelledError:
+                self.write("not yet")
+
+    @endpoint
+    async def fail(self):
+        raise ValueError("its own fault")
+
+    async def __cleanup__(self, exc):
+        self.write(f"cleanup of {context().actor_name} after {exc!r}")
+        await asyncio.sleep(self.cleanup_s)
+        self.write("clean")
+
+
+def lines(path):
+    return path.read_text().splitlines() if path.exists() else []
+
+
+@on_a_loop
+async def test_running_endpoints_are_cancelled_and_queued_ones_go_back(tmp_path):
+    path = tmp_path / "log"
+    async with this_host().spawn_procs() as procs:
+        tidy = procs.spawn("tidy", Tidy, str(path))
+        await tidy
+        beside = tidy.beside.call_one()
+        running = tidy.work.call_one()
+        queued = tidy.work.call_one()
+        await asyncio.sleep(0.2)
+        start = time.perf_counter()
+        await tidy.stop("enough")
+        assert time.perf_counter() - start < 2
+        for reply, executed in ((running, True), (beside, True), (queued, False)):
+            with pytest.raises(StoppedError, match="enough") as caught:
+                await reply
+            assert caught.value.maybe_executed is executed or reply is running
+        assert lines(path)[-2:] == ["tidy cleanup of tidy after None", "tidy clean"]
+        assert "tidy beside cancelled" in lines(path)
+        # The process lives.
+        assert await procs.spawn("other", Mortal).echo.call_one(1) == 1
+
+
+@on_a_loop
+async def test_actors_stop_in_the_reverse_order_of_their_start(tmp_path):
+    path = tmp_path / "log"
+    async with this_host().spawn_procs() as procs:
+        for name in ("first", "second", "third"):
+            await procs.spawn(name, Tidy, str(path), name)
+    assert [line for line in lines(path) if line.endswith("clean")] == ["third clean", "second clean", "first clean"]
+
+
+@on_a_loop
+async def test_cleanup_hears_how_the_actor_failed(tmp_path):
+    path = tmp_path / "log"
+    async with this_host().spawn_procs(supervise=handled) as procs:
+        tidy = procs.options(supervise=handled).spawn("tidy", Tidy, str(path))
+        tidy.fail.broadcast()
+        assert (await tidy.wait())[0].state == "failed"
+        await tidy.stop()
+    assert lines(path) == ["tidy cleanup of tidy after ValueError('its own fault')", "tidy clean"]
+
+
+@on_a_loop
+async def test_cleanup_has_a_time_limit(tmp_path):
+    path = tmp_path / "log"
+    start = time.perf_counter()
+    async with this_host().spawn_procs() as procs:
+        await procs.options(cleanup_timeout_s=0.2).spawn("slow", Tidy, str(path), "slow", 60)
+        await procs.spawn("quick", Tidy, str(path), "quick")
+    assert time.perf_counter() - start < 6
+    assert "slow clean" not in lines(path)
+    assert lines(path)[0].startswith("quick cleanup")
+
+
+@on_a_loop
+async def test_the_grace_is_for_threads(tmp_path):
+    path = tmp_path / "log"
+    async with this_host().spawn_procs() as procs:
+        tidy = procs.spawn("tidy", Tidy, str(path))
+        await tidy
+        running = tidy.in_thread.call_one(1.0)
+        await asyncio.sleep(0.2)
+    with pytest.raises(ActorDied):
+        await running
+    assert lines(path) == ["tidy thread done", "tidy cleanup of tidy after None", "tidy clean"]
+
+
+@pytest.mark.slow
+@on_a_loop
+async def test_a_stop_is_over_in_time_whatever_its_procs_do(tmp_path):
+    """Blocked in C, holding the GIL, deaf to SIGTERM, never giving in."""
+    procs = this_host().spawn_procs({"gpus": 4})
+    mortals = procs.spawn("mortals", Mortal)
+    tidies = procs.spawn("tidies", Tidy, str(tmp_path / "log"))
+    pids = await mortals.pid.call()
+    stuck = [
+        mortals.slice(gpus=0).block_loop.call_one(60),
+        mortals.slice(gpus=1).hold_gil.call_one(60),
+        mortals.slice(gpus=2).deaf.call_one(60),
+        tidies.slice(gpus=3).stubborn.call_one(60),
+    ]
+    await asyncio.sleep(0.5)
+    start = time.perf_counter()
+    await procs.stop("too long")
+    assert time.perf_counter() - start < 8 + 3
+    for reply in stuck:
+        with pytest.raises(StoppedError, match="too long"):
+            await reply
+    assert all(process_state(pid) in "XZ" for pid in pids)
+
+
+@on_a_loop
+async def test_stop_is_idempotent_and_its_first_reason_stays():
+    procs = this_host().spawn_procs({"gpus": 2})
+    mortals = procs.spawn("mortals", Mortal)
+    await mortals
+    await asyncio.gather(procs.stop("first"), procs.stop("second"), mortals.stop("third"))
+    await procs.stop("fourth")
+    assert [state.reason for state in await procs.states()] == ["first", "first"]
+    assert [state.state for state in await mortals.states()] == ["stopped", "stopped"]
+    with pytest.raises(StoppedError, match="first"):
+        await procs.slice(gpus=1).ready()
+
+
+@on_a_loop
+async def test_stop_works_on_a_failed_mesh():
+    procs = this_host().spawn_procs({"gpus": 2}, supervise=handled)
+    mortals = procs.spawn("mortals", Mortal)
+    pids = await mortals.pid.call()
+    os.kill(pids[0], signal.SIGKILL)
+    with pytest.raises(MeshError):
+        await mortals.sleep.call(60)
+    await mortals.stop("it failed")
+    await procs.stop("it failed")
+    states = await procs.states()
+    assert [state.state for state in states] == ["failed", "stopped"]
+    assert states[0].failure.signal == 9
+    assert states[1].reason == "it failed"
+
+
+@on_a_loop
+async def test_part_of_a_mesh_may_be_stopped():
+    async with this_host().spawn_procs({"gpus": 3}) as procs:
+        mortals = procs.spawn("mortals", Mortal)
+        await mortals
+        await procs.slice(gpus=1).stop("not needed")
+        assert [state.state for state in await procs.states()] == ["up", "stopped", "up"]
+        with pytest.raises(MeshError) as caught:
+            await mortals.echo.call(1)
+        assert isinstance(caught.value.exceptions[0], StoppedError)
+        assert "not needed" in str(caught.value.exceptions[0])
+        await mortals.slice(gpus=2).stop("nor this")
+        assert [state.state for state in await mortals.states()] == ["up", "stopped", "stopped"]
+        with pytest.raises(StoppedError, match="nor this"):
+            await mortals.slice(gpus=2).echo.call_one(1)
+        assert await mortals.slice(gpus=0).echo.call_one(1) == 1
+
+
+@on_a_loop
+async def test_an_actor_may_stop_or_abort_itself():
+    async with this_host().spawn_procs({"gpus": 2}) as procs:
+        mortals = procs.options(supervise=handled).spawn("mortals", Mortal)
+        assert await mortals.slice(gpus=0).stop_self.call_one("done with it") == "stopping"
+        assert await mortals.slice(gpus=1).abort_self.call_one("cannot go on") == "aborting"
+        states = await mortals.wait()
+        assert [(state.state, state.reason) for state in states] == [
+            ("stopped", "done with it"),
+            ("failed", "RuntimeError: cannot go on (in abort())"),
+        ]
+        assert (states[1].failure.kind, states[1].failure.origin) == ("error", "user")
+        with pytest.raises(StoppedError, match="done with it"):
+            await mortals.slice(gpus=0).echo.call_one(1)
+        with pytest.raises(ActorDied, match="cannot go on"):
+            await mortals.slice(gpus=1).echo.call_one(1)
+
+
+@on_a_loop
+async def test_actors_of_the_driver_itself_stop_too(tmp_path):
+    path = tmp_path / "log"
+    async with this_proc().spawn("tidy", Tidy, str(path)) as tidy:
+        running = tidy.work.call_one()
+        await asyncio.sleep(0)
+    with pytest.raises(StoppedError):
+        await running
+    assert lines(path) == ["tidy cancelled", "tidy cleanup of tidy after None", "tidy clean"]
