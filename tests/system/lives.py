@@ -34,7 +34,9 @@ def soon(call, *args):
     """Do it once the proc is up."""
 
     async def later():
-        asyncio.get_running_loop().call_later(0.02, call, *args)
+        # This turn of the loop ends with the notice that the proc is up, which its control thread then sends.
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_later, 0.1, call, *args)
 
     return later()
 
