@@ -3,9 +3,11 @@
 //! | module | what it is |
 //! |---|---|
 //! | `control` | the control thread: starts, watches and stops procs; never takes the GIL |
-//! | `node`, `lane`, `verb` | the data lane of one process: its state, what comes in, what goes out |
+//! | `node` | the data lane of one process: its state, what comes in, what goes out |
+//! | `verb` | where a message begins: one verb of one endpoint |
 //! | `cell`, `message` | an actor's mailbox, and what it is asked to do |
-//! | `peer`, `pending`, `outgoing` | connections, calls in flight, messages that wait |
+//! | `peer` | other procs: the transport, the session, what waits for credit |
+//! | `pending`, `outgoing` | calls in flight, messages that wait |
 //! | `payload`, `plain` | values on their way; plain builtins are pickled here, without calling `pickle` |
 //! | `segment` | pooled shared memory for large parts |
 
@@ -14,7 +16,6 @@ mod control;
 mod endpoints;
 mod hooks;
 mod ids;
-mod lane;
 mod message;
 mod node;
 mod outgoing;
@@ -42,8 +43,7 @@ fn _roost(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<verb::Done>()?;
     segment::register(module)?;
     module.add_function(wrap_pyfunction!(plain::plain_dumps, module)?)?;
-    module.add_function(wrap_pyfunction!(plain::plain_loads, module)?)?;
-    control::register(module)
+    module.add_function(wrap_pyfunction!(plain::plain_loads, module)?)
 }
 
 /// This crate's version as the hello carries it.

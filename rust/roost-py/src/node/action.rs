@@ -1,0 +1,184 @@
+//! What the data lane has to do in Python: collected under the lock, done after it.
+
+use std::os::fd::IntoRawFd;
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use roost_core::credit::Amount;
+use roost_core::wire::ReplyStatus;
+
+use super::{Node, answering};
+use crate::hooks::Hooks;
+use crate::message::Mail;
+use crate::payload::Payload;
+use crate::peer::Offer;
+
+/// What is to be done in Python once the lock is released.
+pub(crate) enum Action {
+    /// Set this future: an actor has a message.
+    Wake(Py<PyAny>),
+    /// A value arrived.
+    Value {
+        sink: Py<PyAny>,
+        rank: Option<u32>,
+        payload: Payload,
+        item: bool,
+    },
+    /// A stream's rank has no more values.
+    End { sink: Py<PyAny>, rank: u32 },
+    /// An answer that is not a value.
+    Error {
+        sink: Py<PyAny>,
+        rank: Option<u32>,
+        status: ReplyStatus,
+        payload: Payload,
+    },
+    /// A message for Roost itself.
+    System {
+        name: String,
+        mesh: u64,
+        sender: u64,
+        ranks: Vec<(u32, u32)>,
+        payload: Payload,
+    },
+    /// A caller cancelled a message that runs.
+    Cancelled {
+        runner: Py<PyAny>,
+        message: Py<crate::message::Message>,
+    },
+    /// A value for a port, or word from one: (port, sender, flags, payload).
+    PortItem {
+        port: u64,
+        sender: u64,
+        flags: u8,
+        payload: Payload,
+    },
+    /// The receiver of a port took so many values.
+    PortTaken { port: u64, sender: u64, total: u64 },
+    /// Tell a sender that a message has left a mailbox without being started.
+    Grant {
+        to: (u64, u32),
+        actor: (u64, u32),
+        amount: Amount,
+    },
+    /// Messages that an ended actor did not take go back.
+    Bounce { mail: Mail, reason: Py<PyBytes> },
+    /// Hand the descriptor of a segment to a receiver.
+    Offer { proc: u64, offer: Offer },
+    /// Ask for a connection.
+    Connect(u64),
+    /// Watch this descriptor until the socket takes more.
+    Watch { fd: i32, proc: u64 },
+    /// Stop watching.
+    Unwatch(i32),
+    /// Stop reading: the other end is gone.
+    Ended { fd: i32 },
+    /// The other end speaks no frames of ours.
+    Broken { proc: u64, text: String },
+    /// Flush at the end of this turn of the loop.
+    Schedule,
+    /// Drop this outside the lock.
+    Drop(#[expect(dead_code, reason = "held only to be dropped where Python may run")] Vec<Py<PyAny>>),
+}
+
+impl Node {
+    /// Do what was collected under the lock.
+    pub(crate) fn act(&self, py: Python<'_>, actions: Vec<Action>) -> PyResult<()> {
+        if actions.is_empty() {
+            return Ok(());
+        }
+        let hooks = self.hooks()?;
+        for action in actions {
+            if let Err(error) = self.act_once(py, hooks, action) {
+                // One message's trouble must not stop the others of its batch.
+                error.write_unraisable(py, None);
+            }
+        }
+        Ok(())
+    }
+
+    #[expect(clippy::too_many_lines, reason = "one arm an action, each a line or two")]
+    fn act_once(&self, py: Python<'_>, hooks: &Hooks, action: Action) -> PyResult<()> {
+        match action {
+            Action::Wake(waiter) => crate::cell::wake(py, &waiter)?,
+            Action::Value {
+                sink,
+                rank,
+                payload,
+                item,
+            } => answering::deliver(py, hooks, &sink, rank, &payload, item)?,
+            Action::End { sink, rank } => {
+                sink.call_method1(py, "end", (rank,))?;
+            }
+            Action::Error {
+                sink,
+                rank,
+                status,
+                payload,
+            } => {
+                let rank = rank.map_or(-1, i64::from);
+                hooks
+                    .errored
+                    .call1(py, (sink, rank, status as u8, payload.pickle))?;
+            }
+            Action::System {
+                name,
+                mesh,
+                sender,
+                ranks,
+                payload,
+            } => {
+                hooks
+                    .system
+                    .call1(py, (name, mesh, sender, ranks, payload.pickle))?;
+            }
+            Action::Cancelled { runner, message } => {
+                message.get().set_cancelled();
+                hooks.cancelled.call1(py, (runner, message))?;
+            }
+            Action::PortItem {
+                port,
+                sender,
+                flags,
+                payload,
+            } => {
+                hooks.port_item.call1(py, (port, sender, flags, payload.pickle))?;
+            }
+            Action::PortTaken { port, sender, total } => {
+                hooks.port_taken.call1(py, (port, sender, total))?;
+            }
+            Action::Grant { to, actor, amount } => self.grant(py, to, actor, amount)?,
+            Action::Bounce { mail, reason } => self.bounce(py, &mail, reason.bind(py))?,
+            Action::Offer { proc, offer } => {
+                hooks
+                    .offer
+                    .call1(py, (proc, offer.segment, offer.bytes, offer.fd.into_raw_fd()))?;
+            }
+            Action::Connect(proc) => {
+                hooks.connect.call1(py, (proc,))?;
+            }
+            Action::Watch { fd, proc } => {
+                if let Some(writable) = hooks.own(py, |own| &own.writable) {
+                    hooks.loop_.call_method1(py, "add_writer", (fd, writable, proc))?;
+                }
+            }
+            Action::Unwatch(fd) => {
+                hooks.loop_.call_method1(py, "remove_writer", (fd,))?;
+            }
+            Action::Ended { fd } => {
+                hooks.loop_.call_method1(py, "remove_reader", (fd,))?;
+                hooks.loop_.call_method1(py, "remove_writer", (fd,))?;
+            }
+            Action::Broken { proc, text } => {
+                hooks.broken.call1(py, (proc, text))?;
+            }
+            Action::Schedule => {
+                if let Some(flush) = hooks.own(py, |own| &own.flush) {
+                    hooks.call_soon.call1(py, (flush,))?;
+                }
+            }
+            Action::Drop(_) => {}
+        }
+        Ok(())
+    }
+}

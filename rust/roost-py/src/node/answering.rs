@@ -1,0 +1,219 @@
+//! Replies, those that leave and those that come; the credit of mailboxes; messages that go back.
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use roost_core::credit::Amount;
+use roost_core::wire::{Credit, CreditTarget, ReplyHeader, ReplyStatus};
+
+use super::{Action, Node, State};
+use crate::hooks::Hooks;
+use crate::message::Mail;
+use crate::payload::Payload;
+use crate::peer::Stalled;
+use crate::pending::Answers;
+use crate::targets::mesh_id;
+
+impl Node {
+    /// Tell a sender that its messages were taken out of a mailbox.
+    pub(crate) fn grant(
+        &self,
+        py: Python<'_>,
+        (sender, incarnation): (u64, u32),
+        (mesh, slot): (u64, u32),
+        amount: Amount,
+    ) -> PyResult<()> {
+        let mut actions = Vec::new();
+        {
+            let mut state = self.lock();
+            if let Some(link) = state.link(sender, incarnation) {
+                let target = CreditTarget::Actor {
+                    mesh: mesh_id(mesh)?,
+                    slot,
+                };
+                let credit = Credit {
+                    target,
+                    messages: amount.messages,
+                    bytes: amount.bytes,
+                };
+                // A credit is small and always fits; a session that is gone needs none.
+                let _ = link.session.push(&credit, &[]);
+                state.wrote(sender, &mut actions);
+            }
+        }
+        self.act(py, actions)
+    }
+
+    /// Answer a message.
+    pub(crate) fn answer(
+        &self,
+        py: Python<'_>,
+        mail: &Mail,
+        status: ReplyStatus,
+        payload: &Payload,
+    ) -> PyResult<()> {
+        let mut actions = Vec::new();
+        {
+            let mut state = self.lock();
+            if mail.session == u32::MAX {
+                state.reply(
+                    py,
+                    mail.call,
+                    mail.rank,
+                    status,
+                    payload.clone_ref(py),
+                    &mut actions,
+                );
+            } else {
+                let header = ReplyHeader {
+                    call: mail.call,
+                    rank: mail.rank,
+                    status,
+                    flags: 0,
+                };
+                if let Some(link) = state.link(mail.sender, mail.incarnation) {
+                    if !link.stalled.is_empty() || link.push(py, mail.sender, &header, payload).is_err() {
+                        link.stalled
+                            .push_back(Stalled::Reply(header, payload.clone_ref(py)));
+                    }
+                    state.wrote(mail.sender, &mut actions);
+                }
+            }
+        }
+        self.act(py, actions)
+    }
+
+    /// Send a message back whose actor has ended: to its caller, or as a dead letter.
+    pub(crate) fn bounce(&self, py: Python<'_>, mail: &Mail, reason: &Bound<'_, PyBytes>) -> PyResult<()> {
+        if mail.call == 0 {
+            let name = mail.name_text(py);
+            self.hooks()?.undelivered.call1(py, (mail.sender, name, reason))?;
+            return Ok(());
+        }
+        let payload = Payload::plain(reason.clone().unbind());
+        self.answer(py, mail, ReplyStatus::Dropped, &payload)
+    }
+}
+
+impl State {
+    /// An answer to one of our calls.
+    pub(crate) fn reply(
+        &mut self,
+        py: Python<'_>,
+        call: u64,
+        rank: u32,
+        status: ReplyStatus,
+        payload: Payload,
+        actions: &mut Vec<Action>,
+    ) {
+        // A call that was cancelled or timed out meanwhile is not there any more, and its answer is of no use.
+        let Some(pending) = self.pending.get_mut(&call) else {
+            return;
+        };
+        let many = matches!(pending.answers, Answers::Many { .. });
+        let last = status != ReplyStatus::Item && pending.answered(rank);
+        let sink = if last {
+            let Some(mut done) = self.pending.remove(&call) else {
+                return;
+            };
+            if !done.again.is_empty() {
+                let again = std::mem::take(&mut done.again);
+                let pickles = again
+                    .into_iter()
+                    .map(|(_, message)| message.payload.pickle.into_any());
+                actions.push(Action::Drop(pickles.collect()));
+            }
+            done.sink
+        } else {
+            pending.sink.clone_ref(py)
+        };
+        let rank_if_many = many.then_some(rank);
+        actions.push(match status {
+            ReplyStatus::Value => Action::Value {
+                sink,
+                rank: rank_if_many,
+                payload,
+                item: false,
+            },
+            ReplyStatus::Item => Action::Value {
+                sink,
+                rank: rank_if_many,
+                payload,
+                item: true,
+            },
+            ReplyStatus::End => Action::End { sink, rank },
+            ReplyStatus::Error | ReplyStatus::Dropped => Action::Error {
+                sink,
+                rank: rank_if_many,
+                status,
+                payload,
+            },
+        });
+    }
+}
+
+pub(super) fn settle(node: &Node, py: Python<'_>, call: u64, ranks: Vec<u32>) -> PyResult<()> {
+    let mut actions = Vec::new();
+    {
+        let mut state = node.lock();
+        let Some(pending) = state.pending.get_mut(&call) else {
+            return Ok(());
+        };
+        let mut last = false;
+        for rank in ranks {
+            last = pending.answered(rank);
+        }
+        if last && let Some(pending) = state.pending.remove(&call) {
+            actions.push(Action::Drop(vec![pending.sink]));
+        }
+    }
+    node.act(py, actions)
+}
+
+pub(super) fn proc_of(node: &Node, call: u64, rank: u32) -> Option<u64> {
+    let state = node.lock();
+    match &state.pending.get(&call)?.answers {
+        Answers::One { proc, .. } => Some(*proc),
+        Answers::Many { targets, .. } => {
+            let places = &targets.get().places;
+            places
+                .iter()
+                .find(|place| place.ranks().contains(&rank))
+                .map(|place| place.proc.get())
+        }
+    }
+}
+
+/// Give a value to whoever awaits it.
+pub(super) fn deliver(
+    py: Python<'_>,
+    hooks: &Hooks,
+    sink: &Py<PyAny>,
+    rank: Option<u32>,
+    payload: &Payload,
+    item: bool,
+) -> PyResult<()> {
+    let value = match payload.load(py, hooks) {
+        Ok(value) => value,
+        Err(error) => {
+            let rank = rank.map_or(-1, i64::from);
+            return hooks
+                .unloadable
+                .call1(py, (sink, rank, error.into_value(py)))
+                .map(drop);
+        }
+    };
+    let sink = sink.bind(py);
+    match rank {
+        None => {
+            crate::cell::set_result(sink, &value)?;
+        }
+        Some(rank) if item => {
+            sink.call_method1(intern!(py, "item"), (rank, value))?;
+        }
+        Some(rank) => {
+            sink.call_method1(intern!(py, "rank_value"), (rank, value))?;
+        }
+    }
+    Ok(())
+}

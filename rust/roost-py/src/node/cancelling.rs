@@ -1,0 +1,96 @@
+//! Calls that are given up, here and at their actors.
+
+use pyo3::prelude::*;
+use roost_core::wire::Cancel;
+
+use super::{Action, Node, State};
+use crate::cell::Cancelled;
+use crate::outgoing::Outgoing;
+
+impl Node {
+    /// Give up on a call: its message is taken back or its endpoint cancelled.
+    pub(crate) fn cancel_call(&self, py: Python<'_>, call: u64) -> PyResult<()> {
+        let mut actions = Vec::new();
+        {
+            let mut state = self.lock();
+            let Some(pending) = state.pending.remove(&call) else {
+                return Ok(());
+            };
+            for proc in pending.procs() {
+                state.cancel_at(py, proc, call, &mut actions);
+            }
+            actions.push(Action::Drop(pending.into_python()));
+        }
+        self.act(py, actions)
+    }
+}
+
+impl State {
+    pub(super) fn take_cancel(
+        &mut self,
+        py: Python<'_>,
+        sender: u64,
+        cancel: Cancel,
+        actions: &mut Vec<Action>,
+    ) {
+        for hosted in self.meshes.values() {
+            for cell in hosted.cells.iter().flatten() {
+                match cell.get().cancel(py, sender, cancel.call, cancel.rank) {
+                    Cancelled::Nothing => {}
+                    Cancelled::Queued(mail, credit) => {
+                        if let Some(amount) = credit {
+                            let actor = (cell.get().mesh, cell.get().slot);
+                            actions.push(Action::Grant {
+                                to: (mail.sender, mail.incarnation),
+                                actor,
+                                amount,
+                            });
+                        }
+                        actions.push(Action::Drop(vec![mail.payload.pickle.into_any()]));
+                    }
+                    Cancelled::Running { runner, message } => {
+                        actions.push(Action::Cancelled { runner, message });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Take a call back from one proc.
+    fn cancel_at(&mut self, py: Python<'_>, proc: u64, call: u64, actions: &mut Vec<Action>) {
+        let cancel = Cancel {
+            call,
+            rank: Cancel::ALL_RANKS,
+            flags: 0,
+        };
+        if proc == self.own {
+            self.take_cancel(py, proc, cancel, actions);
+            return;
+        }
+        let Some(peer) = self.peers.get_mut(&proc) else {
+            return;
+        };
+        let mut dropped: Vec<Outgoing> = Vec::new();
+        let mut kept = std::collections::VecDeque::new();
+        for message in std::mem::take(&mut peer.backlog) {
+            if message.call == call {
+                dropped.push(message);
+            } else {
+                kept.push_back(message);
+            }
+        }
+        peer.backlog = kept;
+        if let Some(link) = &mut peer.link {
+            dropped.extend(link.forget_call(call));
+            if !link.closed {
+                // Small, and always taken.
+                let _ = link.session.push(&cancel, &[]);
+            }
+        }
+        for message in dropped {
+            peer.bound.leave(message.bytes);
+            actions.push(Action::Drop(vec![message.payload.pickle.into_any()]));
+        }
+        self.wrote(proc, actions);
+    }
+}

@@ -1,0 +1,302 @@
+//! What Python calls on a node.
+
+use std::collections::HashMap;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use pyo3::{PyTraverseError, PyVisit};
+use roost_core::credit::Amount;
+use roost_core::id::{Incarnation, JobId};
+use roost_core::wire::{Hello, Version};
+
+use super::losing::Lost;
+use super::{Node, State, answering, connecting, hosting, ports, sending};
+use crate::cell::Cell;
+use crate::hooks::Hooks;
+use crate::ids::IdMap;
+use crate::page::StartedPage;
+use crate::peer::{Link, Standing};
+use crate::targets::proc_id;
+
+// The longer ones are delegated to the module of their topic.
+#[pymethods]
+impl Node {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.hooks.get().map_or(Ok(()), |hooks| hooks.traverse(&visit))
+    }
+
+    /// Args: job id (16 bytes), own proc id, incarnation, (major, minor) of Python, and limits by name.
+    #[new]
+    fn new(
+        job: [u8; 16],
+        proc: u64,
+        incarnation: u32,
+        python: (u8, u8),
+        limits: &Bound<'_, PyDict>,
+    ) -> PyResult<Self> {
+        let limit = |name: &str| -> PyResult<u64> {
+            limits
+                .get_item(name)?
+                .ok_or_else(|| PyRuntimeError::new_err(format!("limit {name} is missing")))?
+                .extract()
+        };
+        let version = Version::ours(crate::version(), python);
+        let hello = Hello {
+            version,
+            job: JobId(job),
+            proc: proc_id(proc)?,
+            incarnation: Incarnation(incarnation),
+        };
+        let state = State {
+            own: proc,
+            hello,
+            epoch: 0,
+            peers: IdMap::default(),
+            meshes: IdMap::default(),
+            pending: IdMap::default(),
+            next_call: 1,
+            stopped: std::collections::HashSet::new(),
+            dirty: Vec::new(),
+            burst: false,
+            flush_scheduled: false,
+            page: None,
+            early: HashMap::new(),
+            queue: Amount {
+                messages: limit("queue_messages_max")?,
+                bytes: limit("queue_bytes_max")?,
+            },
+            last_sizes: Arc::from([]),
+            tables: HashMap::new(),
+            map: None,
+            refusal: None,
+            room: Vec::new(),
+        };
+        Ok(Self {
+            state: Mutex::new(state),
+            hooks: OnceLock::new(),
+            thread: OnceLock::new(),
+            forked: AtomicBool::new(false),
+            hosted: AtomicUsize::new(0),
+            message_bytes_max: limit("message_bytes_max")?,
+        })
+    }
+
+    /// Bind to the loop of this thread; `hooks` are the Python functions that the data lane calls.
+    fn open(slf: &Bound<'_, Self>, hooks: &Bound<'_, PyDict>) -> PyResult<()> {
+        let node = slf.get();
+        hooks.set_item("flush", slf.getattr("flush")?)?;
+        hooks.set_item("readable", slf.getattr("readable")?)?;
+        hooks.set_item("writable", slf.getattr("writable")?)?;
+        let made = Hooks::from_dict(hooks)?;
+        node.lock().map = Some(made.map.clone_ref(slf.py()));
+        if node.hooks.set(made).is_err() || node.thread.set(std::thread::current().id()).is_err() {
+            return Err(PyRuntimeError::new_err("this node is open already"));
+        }
+        Ok(())
+    }
+
+    /// Map the page of started numbers that the host gave this proc; the descriptor is closed.
+    fn set_started_page(&self, fd: i32) -> PyResult<()> {
+        // SAFETY: Python hands over a descriptor that it owns and does not use again.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let page =
+            StartedPage::map(&fd).map_err(|error| std::io::Error::from_raw_os_error(error.raw_os_error()))?;
+        self.lock().page = Some(Arc::new(page));
+        Ok(())
+    }
+
+    /// In a forked child: every later use is an error.
+    fn mark_forked(&self) {
+        self.forked.store(true, Ordering::Relaxed);
+    }
+
+    /// Use a connection to a proc's incarnation; the node owns the descriptor. What waited for it is sent.
+    fn adopt(&self, py: Python<'_>, proc: u64, incarnation: u32, fd: i32, slot: i64) -> PyResult<()> {
+        connecting::adopt(self, py, proc, incarnation, fd, slot)
+    }
+
+    /// A connection to this proc will come by itself.
+    fn expect(&self, proc: u64) {
+        let mut state = self.lock();
+        let peer = state.peer(proc);
+        if peer.standing != Standing::Live {
+            peer.standing = Standing::Connecting;
+        }
+    }
+
+    /// The next incarnation of a proc starts: its connection comes by itself, or is asked for when there is something to send.
+    fn revive(&self, py: Python<'_>, proc: u64, comes: bool) -> PyResult<()> {
+        connecting::revive(self, py, proc, comes)
+    }
+
+    /// The membership epoch that this process has applied. Messages that were held for it are handled.
+    fn set_epoch(&self, py: Python<'_>, epoch: u32) -> PyResult<()> {
+        connecting::set_epoch(self, py, epoch)
+    }
+
+    /// Make the actors of a mesh known: one cell a slot. Messages that came early are put in.
+    #[expect(clippy::needless_pass_by_value, reason = "Python's list becomes a Vec")]
+    fn host(
+        slf: &Bound<'_, Self>,
+        mesh: u64,
+        slots: Vec<u32>,
+        endpoints: &Bound<'_, PyDict>,
+    ) -> PyResult<Vec<Py<Cell>>> {
+        hosting::host(slf, mesh, &slots, endpoints)
+    }
+
+    /// Forget the actors of a mesh; later messages for it are answered with `reason` while `close` of their cells lasts.
+    fn forget(&self, py: Python<'_>, mesh: u64) {
+        hosting::forget(self, py, mesh);
+    }
+
+    /// Messages for a mesh that never came: they go back.
+    fn give_up_early(&self, py: Python<'_>, mesh: u64, reason: &Bound<'_, PyBytes>) -> PyResult<()> {
+        hosting::give_up_early(self, py, mesh, reason)
+    }
+
+    /// Send one of Roost's own messages: no reply, no credit, in order with the others to that proc. `ranks` is (slot, rank).
+    fn send_system(
+        &self,
+        py: Python<'_>,
+        proc: u64,
+        mesh: u64,
+        name: &str,
+        payload: Py<PyBytes>,
+        runs: Vec<(u32, u32, u32, u32, u32)>,
+    ) -> PyResult<()> {
+        sending::send_system(self, py, proc, mesh, name, payload, runs)
+    }
+
+    /// Send a value to a port of another proc.
+    fn send_port_item(
+        &self,
+        py: Python<'_>,
+        proc: u64,
+        port: u64,
+        flags: u8,
+        dumped: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        ports::send_port_item(self, py, proc, port, flags, dumped)
+    }
+
+    /// Tell a port's sender how many values were taken.
+    fn port_taken(&self, py: Python<'_>, proc: u64, port: u64, total: u64) -> PyResult<()> {
+        ports::port_taken(self, py, proc, port, total)
+    }
+
+    /// This process stopped a mesh of its own: from now on its verbs raise.
+    fn set_stopped(&self, mesh: u64) {
+        self.lock().stopped.insert(mesh);
+    }
+
+    /// A mesh of this process's own ended long ago: forget it, and the procs that were its own.
+    #[expect(clippy::needless_pass_by_value, reason = "Python's list becomes a Vec")]
+    fn forget_owned(&self, mesh: u64, procs: Vec<u64>) {
+        connecting::forget_owned(self, mesh, &procs);
+    }
+
+    /// Whether there is a connection to this proc.
+    fn connected(&self, proc: u64) -> bool {
+        self.lock()
+            .peers
+            .get(&proc)
+            .is_some_and(|peer| peer.standing == Standing::Live)
+    }
+
+    /// Calls in flight to a proc: how loaded it is, as far as this process knows.
+    fn load(&self, proc: u64) -> usize {
+        self.lock()
+            .pending
+            .values()
+            .filter(|pending| pending.on(proc).is_some())
+            .count()
+    }
+
+    /// These ranks of a call were answered here, since their procs are gone.
+    fn settle(&self, py: Python<'_>, call: u64, ranks: Vec<u32>) -> PyResult<()> {
+        answering::settle(self, py, call, ranks)
+    }
+
+    /// The incarnation that this process last had a connection to.
+    fn incarnation_of(&self, proc: u64) -> u32 {
+        self.lock().peers.get(&proc).map_or(0, |peer| peer.incarnation)
+    }
+
+    /// The proc on which a rank of a call in flight lives.
+    fn proc_of(&self, call: u64, rank: u32) -> Option<u64> {
+        answering::proc_of(self, call, rank)
+    }
+
+    /// Whether anything is still to be written to a live connection.
+    fn has_unsent(&self) -> bool {
+        let state = self.lock();
+        let mut links = state.peers.values().filter_map(|peer| peer.link.as_ref());
+        links.any(|link| !link.closed && link.session.has_unsent())
+    }
+
+    /// Whether messages wait here on their way to a proc.
+    fn waits(&self, proc: u64) -> bool {
+        let state = self.lock();
+        state
+            .peers
+            .get(&proc)
+            .is_some_and(|peer| !peer.backlog.is_empty() || peer.link.as_ref().is_some_and(Link::waits))
+    }
+
+    /// Set this future the next time that a message which waited has left.
+    fn when_room(&self, future: Py<PyAny>) {
+        self.lock().room.push(future);
+    }
+
+    /// Write what was collected in this turn of the loop.
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        sending::flush(self, py)
+    }
+
+    /// A receiver has mapped a segment, or cannot: what waited for that goes on.
+    fn retry(&self, py: Python<'_>, proc: u64) -> PyResult<()> {
+        sending::retry(self, py, proc)
+    }
+
+    /// The socket of this proc can be read.
+    fn readable(&self, py: Python<'_>, proc: u64) -> PyResult<()> {
+        self.read_from(py, proc)
+    }
+
+    /// A proc's incarnation has ended: read the rest of what it sent, then give up on what it did not answer.
+    ///
+    /// Returns [(sink, ranks, whether they may have been executed)], and the broadcasts that were not delivered as
+    /// [(mesh, slot, rank, endpoint, whether it may have been executed)]. With `again`, messages that wait for the next
+    /// incarnation stay.
+    fn lost(
+        &self,
+        py: Python<'_>,
+        proc: u64,
+        incarnation: u32,
+        started: i64,
+        again: bool,
+        gone: bool,
+    ) -> PyResult<Lost> {
+        self.lose(py, proc, incarnation, started, again, gone)
+    }
+
+    /// Give up on a call: its message is taken back or its endpoint cancelled.
+    fn cancel(&self, py: Python<'_>, call: u64) -> PyResult<()> {
+        self.cancel_call(py, call)
+    }
+
+    /// The socket takes more.
+    fn writable(&self, py: Python<'_>, proc: u64) -> PyResult<()> {
+        sending::writable(self, py, proc)
+    }
+
+    /// Close every connection.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        connecting::close(self, py)
+    }
+}

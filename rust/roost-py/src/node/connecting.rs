@@ -1,0 +1,166 @@
+//! Other procs: how they stand, their connections, and the epochs of membership.
+
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use pyo3::prelude::*;
+
+use super::{Action, Node, State};
+use crate::peer::{Link, Peer, Standing};
+
+impl State {
+    /// The live connection to this very incarnation.
+    pub(crate) fn link(&mut self, proc: u64, incarnation: u32) -> Option<&mut Link> {
+        let peer = self.peers.get_mut(&proc)?;
+        if peer.incarnation == incarnation {
+            peer.link.as_mut().filter(|link| !link.closed)
+        } else {
+            None
+        }
+    }
+
+    /// The record of another proc, made when it is new.
+    pub(crate) fn peer(&mut self, proc: u64) -> &mut Peer {
+        let queue = self.queue;
+        self.peers.entry(proc).or_insert_with(|| Peer::new(proc, queue))
+    }
+
+    /// How a proc stands; a connection is asked for when there is none yet.
+    pub(crate) fn standing(&mut self, proc: u64, actions: &mut Vec<Action>) -> Standing {
+        let peer = self.peer(proc);
+        if peer.standing == Standing::Unknown {
+            peer.standing = Standing::Connecting;
+            actions.push(Action::Connect(proc));
+        }
+        peer.standing
+    }
+
+    pub(crate) fn live_link(&mut self, proc: u64) -> Option<&mut Link> {
+        let peer = self.peers.get_mut(&proc)?;
+        peer.link.as_mut().filter(|_| peer.standing == Standing::Live)
+    }
+}
+
+pub(super) fn adopt(
+    node: &Node,
+    py: Python<'_>,
+    proc: u64,
+    incarnation: u32,
+    fd: i32,
+    slot: i64,
+) -> PyResult<()> {
+    // SAFETY: Python hands over a descriptor that it owns and does not use again.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let mut actions = Vec::new();
+    let raw = {
+        let mut state = node.lock();
+        let (hello, epoch) = (state.hello, state.epoch);
+        let peer = state.peer(proc);
+        peer.incarnation = incarnation;
+        peer.standing = Standing::Live;
+        let link = Link::new(fd, &hello, u32::try_from(slot).unwrap_or(u32::MAX - 1), epoch);
+        let raw = link.raw_fd();
+        let old = peer.link.replace(link);
+        let backlog = std::mem::take(&mut peer.backlog);
+        for message in backlog {
+            state.send_held(py, proc, message, &mut actions);
+        }
+        state.flush_one(proc, &mut actions);
+        if let Some(old) = old {
+            actions.push(Action::Ended { fd: old.raw_fd() });
+            actions.push(Action::Drop(waiting_payloads(old)));
+        }
+        raw
+    };
+    let hooks = node.hooks()?;
+    if let Some(readable) = hooks.own(py, |own| &own.readable) {
+        hooks
+            .loop_
+            .call_method1(py, "add_reader", (raw, readable, proc))?;
+    }
+    node.act(py, actions)
+}
+
+pub(super) fn revive(node: &Node, py: Python<'_>, proc: u64, comes: bool) -> PyResult<()> {
+    let mut actions = Vec::new();
+    {
+        let mut state = node.lock();
+        let peer = state.peer(proc);
+        if peer.standing == Standing::Live {
+            return Ok(());
+        }
+        if comes || !peer.backlog.is_empty() {
+            peer.standing = Standing::Connecting;
+        } else {
+            peer.standing = Standing::Unknown;
+        }
+        if !comes && peer.standing == Standing::Connecting {
+            actions.push(Action::Connect(proc));
+        }
+    }
+    node.act(py, actions)
+}
+
+pub(super) fn set_epoch(node: &Node, py: Python<'_>, epoch: u32) -> PyResult<()> {
+    let held: Vec<u64> = {
+        let mut state = node.lock();
+        state.epoch = epoch;
+        let mut held = Vec::new();
+        for peer in state.peers.values_mut() {
+            if let Some(link) = &mut peer.link {
+                link.session.set_epoch(epoch);
+                held.push(peer.id);
+            }
+        }
+        held
+    };
+    for proc in held {
+        node.parse(py, proc)?;
+    }
+    Ok(())
+}
+
+pub(super) fn forget_owned(node: &Node, mesh: u64, procs: &[u64]) {
+    let gone: Vec<Peer> = {
+        let mut state = node.lock();
+        state.stopped.remove(&mesh);
+        for peer in state.peers.values_mut() {
+            if let Some(link) = &mut peer.link {
+                link.forget_mesh(mesh);
+            }
+        }
+        procs.iter().filter_map(|proc| state.peers.remove(proc)).collect()
+    };
+    drop(gone);
+}
+
+pub(super) fn close(node: &Node, py: Python<'_>) -> PyResult<()> {
+    let mut actions = Vec::new();
+    let (peers, meshes, pending) = {
+        let mut state = node.lock();
+        let peers = std::mem::take(&mut state.peers);
+        for peer in peers.values() {
+            if let Some(link) = &peer.link {
+                actions.push(Action::Ended { fd: link.raw_fd() });
+            }
+        }
+        (
+            peers,
+            std::mem::take(&mut state.meshes),
+            std::mem::take(&mut state.pending),
+        )
+    };
+    let done = node.act(py, actions);
+    drop((peers, meshes, pending));
+    if let Ok(hooks) = node.hooks() {
+        hooks.close();
+    }
+    done
+}
+
+/// What an old connection held, to be dropped where Python may run.
+fn waiting_payloads(mut link: Link) -> Vec<Py<PyAny>> {
+    link.take_waiting()
+        .into_iter()
+        .map(|message| message.payload.pickle.into_any())
+        .collect()
+}

@@ -1,0 +1,145 @@
+//! The actors of this process, and messages for meshes that are still on their way.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+use super::{Action, Node, State};
+use crate::cell::{Cell, Cells, Put};
+use crate::endpoints::Endpoints;
+use crate::message::Mail;
+use crate::payload::Payload;
+
+/// The actors of one mesh in this process.
+pub(crate) struct Hosted {
+    pub(crate) cells: Vec<Option<Py<Cell>>>,
+    pub(crate) endpoints: Arc<Endpoints>,
+}
+
+impl Node {
+    /// The table of a class's endpoints; one for all meshes of the class.
+    fn endpoints_of(&self, endpoints: &Bound<'_, PyDict>) -> PyResult<Arc<Endpoints>> {
+        let key = endpoints.as_ptr() as usize;
+        if let Some((_, table)) = self.lock().tables.get(&key) {
+            return Ok(Arc::clone(table));
+        }
+        let table = Arc::new(Endpoints::from_dict(endpoints)?);
+        // The dict is kept, so that its address stays its own.
+        self.lock()
+            .tables
+            .insert(key, (endpoints.clone().unbind(), Arc::clone(&table)));
+        Ok(table)
+    }
+}
+
+impl State {
+    /// Put a message into a mailbox of this process, or keep it for a mesh that is on its way.
+    pub(crate) fn put(
+        &mut self,
+        py: Python<'_>,
+        mesh: u64,
+        slot: u32,
+        mut mail: Mail,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(hosted) = self.meshes.get(&mesh) else {
+            let early = self.early.entry(mesh).or_default();
+            if early.is_empty() {
+                let payload = Payload::plain(PyBytes::new(py, b"").unbind());
+                actions.push(Action::System {
+                    name: ".early".to_owned(),
+                    mesh,
+                    sender: mail.sender,
+                    ranks: Vec::new(),
+                    payload,
+                });
+            }
+            early.push((slot, mail));
+            return;
+        };
+        let Some(cell) = hosted.cells.get(slot as usize).and_then(Option::as_ref) else {
+            let reason = PyBytes::new(py, b"").unbind();
+            actions.push(Action::Bounce { mail, reason });
+            return;
+        };
+        if let (None, Some(name)) = (&mail.endpoint, &mail.name) {
+            // It came before the mesh did.
+            mail.endpoint = hosted.endpoints.get(name);
+        }
+        match cell.get().put(py, mail) {
+            Put::Queued => {}
+            Put::Wake(waiter) => actions.push(Action::Wake(waiter)),
+            Put::Ended(mail, reason, credit) => {
+                if let Some(amount) = credit {
+                    actions.push(Action::Grant {
+                        to: (mail.sender, mail.incarnation),
+                        actor: (mesh, slot),
+                        amount,
+                    });
+                }
+                actions.push(Action::Bounce { mail, reason });
+            }
+        }
+    }
+}
+
+pub(super) fn host(
+    slf: &Bound<'_, Node>,
+    mesh: u64,
+    slots: &[u32],
+    endpoints: &Bound<'_, PyDict>,
+) -> PyResult<Vec<Py<Cell>>> {
+    let py = slf.py();
+    let table = slf.get().endpoints_of(endpoints)?;
+    let mut cells = Vec::with_capacity(slots.len());
+    for &slot in slots {
+        cells.push(Py::new(py, Cell::new(slf.clone().unbind(), mesh, slot))?);
+    }
+    let node = slf.get();
+    node.hosted.fetch_add(slots.len(), Ordering::Relaxed);
+    let mut actions = Vec::new();
+    {
+        let mut state = node.lock();
+        let hosted = state.meshes.entry(mesh).or_insert_with(|| Hosted {
+            cells: Cells::new(),
+            endpoints: table,
+        });
+        for (slot, cell) in slots.iter().zip(&cells) {
+            let at = *slot as usize;
+            if hosted.cells.len() <= at {
+                hosted.cells.resize_with(at + 1, || None);
+            }
+            hosted.cells[at] = Some(cell.clone_ref(py));
+        }
+        for (slot, mail) in state.early.remove(&mesh).unwrap_or_default() {
+            state.put(py, mesh, slot, mail, &mut actions);
+        }
+    }
+    node.act(py, actions)?;
+    Ok(cells)
+}
+
+pub(super) fn forget(node: &Node, py: Python<'_>, mesh: u64) {
+    let gone = node.lock().meshes.remove(&mesh);
+    if let Some(hosted) = gone {
+        node.hosted
+            .fetch_sub(hosted.cells.iter().flatten().count(), Ordering::Relaxed);
+        let _ = py;
+        drop(hosted);
+    }
+}
+
+pub(super) fn give_up_early(
+    node: &Node,
+    py: Python<'_>,
+    mesh: u64,
+    reason: &Bound<'_, PyBytes>,
+) -> PyResult<()> {
+    let early = node.lock().early.remove(&mesh).unwrap_or_default();
+    for (_, mail) in early {
+        node.bounce(py, &mail, reason)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,146 @@
+//! `Node`: the data lane of one process. Everything here runs on the event loop's own thread.
+//!
+//! The state sits behind one lock, which is never held while Python code may run: what is to be done in Python is
+//! collected as [`Action`]s and done after the lock is released.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `class` | what Python calls |
+//! | `action` | what is done in Python once the lock is released |
+//! | `connecting` | other procs: how they stand, their connections, epochs |
+//! | `sending` | captured messages: into the session, or held back until there is credit, room or a connection |
+//! | `receiving` | frames that came in: each goes to a mailbox, a reply or a port |
+//! | `answering` | replies, both ways; credit; messages that go back |
+//! | `cancelling` | calls that are given up |
+//! | `losing` | what a proc's death leaves |
+//! | `hosting` | the actors of this process |
+//! | `ports` | values outside calls |
+
+mod action;
+mod answering;
+mod cancelling;
+mod class;
+mod connecting;
+mod hosting;
+mod losing;
+mod ports;
+mod receiving;
+mod sending;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::thread::ThreadId;
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use roost_core::credit::Amount;
+use roost_core::wire::Hello;
+
+pub(crate) use self::action::Action;
+use self::hosting::Hosted;
+use crate::endpoints::Endpoints;
+use crate::hooks::Hooks;
+use crate::ids::IdMap;
+use crate::message::Mail;
+use crate::page::StartedPage;
+use crate::payload::Payload;
+use crate::peer::Peer;
+use crate::pending::Pending;
+use crate::segment::SegmentMap;
+
+/// The data lane of this process.
+#[pyclass(frozen, module = "roost._roost")]
+pub struct Node {
+    pub(crate) state: Mutex<State>,
+    hooks: OnceLock<Hooks>,
+    thread: OnceLock<ThreadId>,
+    /// Set in a forked child: the sockets belong to the parent.
+    forked: AtomicBool,
+    /// Actors in this process; while there are none, no endpoint runs whose deadline could bound a call.
+    pub(crate) hosted: AtomicUsize,
+    pub(crate) message_bytes_max: u64,
+}
+
+/// What the lock protects.
+pub(crate) struct State {
+    pub(crate) own: u64,
+    pub(crate) hello: Hello,
+    pub(crate) epoch: u32,
+    pub(crate) peers: IdMap<Peer>,
+    pub(crate) meshes: IdMap<Hosted>,
+    pub(crate) pending: IdMap<Pending>,
+    pub(crate) next_call: u64,
+    /// Meshes of this process's own that were stopped: their verbs raise.
+    pub(crate) stopped: std::collections::HashSet<u64>,
+    /// Procs with something to write.
+    pub(crate) dirty: Vec<u64>,
+    /// A frame was written in this turn of the loop: the next ones are collected and written together.
+    pub(crate) burst: bool,
+    pub(crate) flush_scheduled: bool,
+    pub(crate) page: Option<Arc<StartedPage>>,
+    /// Messages for meshes that are not here yet.
+    pub(crate) early: HashMap<u64, Vec<(u32, Mail)>>,
+    pub(crate) queue: Amount,
+    /// Tables of endpoints by the address of the class's dict.
+    tables: HashMap<usize, (Py<PyDict>, Arc<Endpoints>)>,
+    /// Shared memory that others sent.
+    pub(crate) map: Option<Py<SegmentMap>>,
+    /// Why the frame that was read last cannot be right.
+    pub(crate) refusal: Option<String>,
+    /// Futures of broadcasts that wait for room.
+    pub(crate) room: Vec<Py<PyAny>>,
+    /// Names and sizes seen on messages, shared between them.
+    pub(crate) last_sizes: Arc<[u8]>,
+}
+
+impl Node {
+    pub(crate) fn hooks(&self) -> PyResult<&Hooks> {
+        self.hooks
+            .get()
+            .ok_or_else(|| PyRuntimeError::new_err("roost is not running in this process"))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Whether this is the loop's thread.
+    pub(crate) fn on_loop(&self) -> bool {
+        self.thread
+            .get()
+            .is_some_and(|thread| *thread == std::thread::current().id())
+    }
+
+    /// Refuse to work in a forked child.
+    pub(crate) fn check_process(&self) -> PyResult<()> {
+        if self.forked.load(Ordering::Relaxed) {
+            return Err(PyRuntimeError::new_err(
+                "this process was forked from one that uses roost; roost works only in the parent. \
+                 Spawn procs with roost, or start the process anew (spawn, not fork) and attach from there",
+            ));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_size(&self, py: Python<'_>, payload: &Payload) -> PyResult<()> {
+        let size = payload.size(py) as u64;
+        if size > self.message_bytes_max {
+            let hooks = self.hooks()?;
+            hooks.too_large.call1(py, (size,))?;
+        }
+        Ok(())
+    }
+
+    /// Parts of received segments may have been let go: have their senders told.
+    pub(crate) fn note_releases(&self, py: Python<'_>) -> PyResult<()> {
+        let hooks = self.hooks()?;
+        if hooks.map.get().has_released() {
+            hooks.released.call0(py)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,49 @@
+//! Values sent to ports, outside calls.
+
+use pyo3::prelude::*;
+use roost_core::wire::{Credit, CreditTarget, PortItem};
+
+use super::Node;
+use crate::payload::from_serialize;
+use crate::peer::Stalled;
+
+pub(super) fn send_port_item(
+    node: &Node,
+    py: Python<'_>,
+    proc: u64,
+    port: u64,
+    flags: u8,
+    dumped: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let payload = from_serialize(dumped)?;
+    let header = PortItem { port, flags };
+    let mut actions = Vec::new();
+    {
+        let mut state = node.lock();
+        if let Some(link) = state.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) {
+            if !link.stalled.is_empty() || link.push(py, proc, &header, &payload).is_err() {
+                link.stalled.push_back(Stalled::PortItem(header, payload));
+            }
+            state.wrote(proc, &mut actions);
+        }
+    }
+    node.act(py, actions)
+}
+
+pub(super) fn port_taken(node: &Node, py: Python<'_>, proc: u64, port: u64, total: u64) -> PyResult<()> {
+    let mut actions = Vec::new();
+    {
+        let mut state = node.lock();
+        if let Some(link) = state.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) {
+            let credit = Credit {
+                target: CreditTarget::Port(port),
+                messages: total,
+                bytes: 0,
+            };
+            // Small, and always taken.
+            let _ = link.session.push(&credit, &[]);
+            state.wrote(proc, &mut actions);
+        }
+    }
+    node.act(py, actions)
+}

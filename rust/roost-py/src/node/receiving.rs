@@ -1,0 +1,293 @@
+//! What comes in on the data lane: frames are taken where they lie, and each becomes an [`Action`] or goes to a mailbox.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes};
+use roost_core::credit::Amount;
+use roost_core::wire::{Content, CreditTarget, Frame, MessageHeader, Part as WirePart, Parts};
+
+use super::{Action, Node, State};
+use crate::message::Mail;
+use crate::payload::{Part, Payload};
+use crate::peer::Link;
+
+/// Where a frame came from.
+struct Origin {
+    proc: u64,
+    incarnation: u32,
+    slot: u32,
+}
+
+impl Node {
+    /// The socket of this proc can be read.
+    pub(crate) fn read_from(&self, py: Python<'_>, proc: u64) -> PyResult<()> {
+        let read = {
+            let mut state = self.lock();
+            // New bytes: the loop has turned, so the next frame is the first of a burst.
+            state.burst = !state.dirty.is_empty();
+            let Some(link) = state.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) else {
+                return Ok(());
+            };
+            let fd = link.raw_fd();
+            link.read().map(|count| (count, fd))
+        };
+        match read {
+            None => Ok(()),
+            Some((0, fd)) => self.act(py, vec![Action::Ended { fd }]),
+            Some(_) => {
+                self.parse(py, proc)?;
+                self.note_releases(py)
+            }
+        }
+    }
+
+    /// Handle the whole frames that were read.
+    pub(crate) fn parse(&self, py: Python<'_>, proc: u64) -> PyResult<()> {
+        let mut actions = Vec::new();
+        self.lock().parse(py, proc, &mut actions);
+        self.act(py, actions)
+    }
+}
+
+impl State {
+    fn parse(&mut self, py: Python<'_>, proc: u64, actions: &mut Vec<Action>) {
+        // Taken out so that the frames' visitor may use everything else.
+        let Some(mut link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.take()) else {
+            return;
+        };
+        let incarnation = self.peers[&proc].incarnation;
+        let mut granted = Vec::new();
+        let outcome = self.parse_link(py, proc, incarnation, &mut link, actions, &mut granted);
+        if let Err(text) = outcome {
+            link.closed = true;
+            actions.push(Action::Ended { fd: link.raw_fd() });
+            actions.push(Action::Broken { proc, text });
+        }
+        let mut free = Vec::new();
+        for (mesh, slot, amount) in granted {
+            free.extend(link.grant(mesh, slot, amount));
+        }
+        let stalled = !link.stalled.is_empty();
+        let ack = link.session.ack_due();
+        if let Some(peer) = self.peers.get_mut(&proc) {
+            peer.link = Some(link);
+        }
+        for message in free {
+            self.send_credited(py, proc, message, actions);
+        }
+        if stalled {
+            self.retry_stalled(py, proc, actions);
+        }
+        if ack {
+            self.wrote(proc, actions);
+        }
+    }
+
+    fn parse_link(
+        &mut self,
+        py: Python<'_>,
+        proc: u64,
+        incarnation: u32,
+        link: &mut Link,
+        actions: &mut Vec<Action>,
+        granted: &mut Vec<(u64, u32, Amount)>,
+    ) -> Result<(), String> {
+        let id = roost_core::id::ProcId::new(proc).ok_or("a proc with id 0")?;
+        if !link.greet(&self.hello, id, incarnation)? {
+            return Ok(());
+        }
+        let slot = link.slot;
+        let from = Origin {
+            proc,
+            incarnation,
+            slot,
+        };
+        let (session, bytes) = link.unread();
+        let consumed = session
+            .receive(0, bytes, &mut |frame: Frame<'_>| {
+                self.take(py, &from, &frame, actions, granted)
+            })
+            .map_err(|error| error.to_string())?;
+        link.consumed(consumed);
+        self.refusal.take().map_or(Ok(()), Err)
+    }
+
+    /// One frame.
+    fn take(
+        &mut self,
+        py: Python<'_>,
+        from: &Origin,
+        frame: &Frame<'_>,
+        actions: &mut Vec<Action>,
+        granted: &mut Vec<(u64, u32, Amount)>,
+    ) -> ControlFlow<()> {
+        if frame.head.epoch > self.epoch {
+            // The sender knows of a change of members that we have not applied: its message waits for that.
+            return ControlFlow::Break(());
+        }
+        match frame.content {
+            Content::Message(header, parts) => {
+                let Some(payload) = self.payload(py, &parts) else {
+                    return ControlFlow::Break(());
+                };
+                self.take_message(
+                    py,
+                    from,
+                    frame.head.sequence,
+                    &header,
+                    (payload, parts.bytes()),
+                    actions,
+                );
+            }
+            Content::Reply(header, parts) => {
+                let Some(payload) = self.payload(py, &parts) else {
+                    return ControlFlow::Break(());
+                };
+                self.reply(py, header.call, header.rank, header.status, payload, actions);
+            }
+            Content::Cancel(cancel) => self.take_cancel(py, from.proc, cancel, actions),
+            Content::Credit(credit) => match credit.target {
+                CreditTarget::Actor { mesh, slot } => {
+                    granted.push((
+                        mesh.get(),
+                        slot,
+                        Amount {
+                            messages: credit.messages,
+                            bytes: credit.bytes,
+                        },
+                    ));
+                }
+                CreditTarget::Port(port) => {
+                    actions.push(Action::PortTaken {
+                        port,
+                        sender: from.proc,
+                        total: credit.messages,
+                    });
+                }
+            },
+            Content::PortItem(item, parts) => {
+                let Some(payload) = self.payload(py, &parts) else {
+                    return ControlFlow::Break(());
+                };
+                actions.push(Action::PortItem {
+                    port: item.port,
+                    sender: from.proc,
+                    flags: item.flags,
+                    payload,
+                });
+            }
+            Content::PortClose(close) => {
+                let payload = Payload::plain(PyBytes::new(py, b"").unbind());
+                actions.push(Action::PortItem {
+                    port: close.port,
+                    sender: from.proc,
+                    flags: u8::MAX,
+                    payload,
+                });
+            }
+            Content::Goodbye(_) | Content::Ack => {}
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn take_message(
+        &mut self,
+        py: Python<'_>,
+        from: &Origin,
+        sequence: u64,
+        header: &MessageHeader<'_>,
+        (payload, bytes): (Payload, u64),
+        actions: &mut Vec<Action>,
+    ) {
+        let mesh = header.mesh.get();
+        if header.endpoint.starts_with('.') {
+            let ranks = header.runs.targets().collect();
+            let name = header.endpoint.to_owned();
+            actions.push(Action::System {
+                name,
+                mesh,
+                sender: from.proc,
+                ranks,
+                payload,
+            });
+            return;
+        }
+        let sizes = self.sizes(header.sizes);
+        let endpoint = self
+            .meshes
+            .get(&mesh)
+            .and_then(|hosted| hosted.endpoints.get(header.endpoint));
+        let chain: Option<Arc<[u8]>> = None;
+        let one = header.runs.one();
+        let mail = Mail {
+            sender: from.proc,
+            incarnation: from.incarnation,
+            session: from.slot,
+            sequence,
+            call: header.call,
+            rank: one.map_or(0, |(_, rank)| rank),
+            flags: header.flags,
+            deadline: header.deadline_ns,
+            name: endpoint.is_none().then(|| Arc::from(header.endpoint)),
+            endpoint,
+            sizes,
+            chain,
+            payload,
+            bytes,
+            page: self.page.clone(),
+        };
+        if let Some((slot, _)) = one {
+            self.put(py, mesh, slot, mail, actions);
+            return;
+        }
+        for (slot, rank) in header.runs.targets() {
+            self.put(py, mesh, slot, mail.for_rank(py, rank), actions);
+        }
+        actions.push(Action::Drop(vec![mail.payload.pickle.into_any()]));
+    }
+
+    /// Copy a message's parts out of the read buffer, and hold those in shared memory. None for a part that cannot be.
+    fn payload(&mut self, py: Python<'_>, parts: &Parts<'_>) -> Option<Payload> {
+        if let Some(bytes) = parts.single_inline() {
+            return Some(Payload::plain(PyBytes::new(py, bytes).unbind()));
+        }
+        let mut pickle = None;
+        let mut rest = Vec::new();
+        for part in parts {
+            match part {
+                WirePart::Inline(bytes) if pickle.is_none() => {
+                    pickle = Some(PyBytes::new(py, bytes).unbind());
+                }
+                // Writable and the receiver's own.
+                WirePart::Inline(bytes) => {
+                    rest.push(Part::Inline(PyByteArray::new(py, bytes).into_any().unbind()));
+                }
+                WirePart::Segment(place) => {
+                    let map = self.map.as_ref()?.get();
+                    match map.accept(place.segment, place.generation, place.offset, place.length) {
+                        Ok(hold) => rest.push(Part::Held(hold)),
+                        Err(error) => {
+                            self.refusal = Some(error.to_string());
+                            return None;
+                        }
+                    }
+                }
+            }
+        }
+        let pickle = pickle.unwrap_or_else(|| PyBytes::new(py, b"").unbind());
+        Some(Payload::with_parts(pickle, rest))
+    }
+
+    /// Names and sizes of a message's mesh; the last ones are usually the same.
+    fn sizes(&mut self, sizes: &[u8]) -> Option<Arc<[u8]>> {
+        if sizes.is_empty() {
+            return None;
+        }
+        if *self.last_sizes != *sizes {
+            self.last_sizes = Arc::from(sizes);
+        }
+        Some(Arc::clone(&self.last_sizes))
+    }
+}

@@ -1,0 +1,303 @@
+//! Captured messages on their way out: into the session, or held back until there is credit, room or a connection.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use super::{Action, Node, State};
+use crate::outgoing::Outgoing;
+use crate::payload::Payload;
+use crate::peer::{Sent, Stalled, Standing};
+use crate::targets::mesh_id;
+
+impl State {
+    /// A frame was put into this proc's session: write it now when it is the first of this turn, else with the others.
+    pub(crate) fn wrote(&mut self, proc: u64, actions: &mut Vec<Action>) {
+        if let Some(link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) {
+            actions.extend(link.offers.drain(..).map(|offer| Action::Offer { proc, offer }));
+        }
+        if self.burst {
+            if !self.dirty.contains(&proc) {
+                self.dirty.push(proc);
+            }
+            if !self.flush_scheduled {
+                self.flush_scheduled = true;
+                actions.push(Action::Schedule);
+            }
+        } else {
+            self.burst = true;
+            self.flush_one(proc, actions);
+        }
+    }
+
+    /// Write what the socket takes.
+    pub(crate) fn flush_one(&mut self, proc: u64, actions: &mut Vec<Action>) {
+        let Some(link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) else {
+            return;
+        };
+        let full = link.flush();
+        if full && !link.watched {
+            link.watched = true;
+            actions.push(Action::Watch {
+                fd: link.raw_fd(),
+                proc,
+            });
+        } else if !full && link.watched {
+            link.watched = false;
+            actions.push(Action::Unwatch(link.raw_fd()));
+        }
+    }
+
+    /// Somebody waits no longer: whoever waits for room looks again.
+    pub(crate) fn made_room(&mut self, actions: &mut Vec<Action>) {
+        actions.extend(self.room.drain(..).map(Action::Wake));
+    }
+
+    /// Put a message that waited into the session, or hold it back again.
+    pub(crate) fn send_held(
+        &mut self,
+        py: Python<'_>,
+        proc: u64,
+        message: Outgoing,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(peer) = self.peers.get_mut(&proc) else {
+            return;
+        };
+        peer.bound.leave(message.bytes);
+        self.made_room(actions);
+        self.send(py, proc, message, false, actions);
+    }
+
+    /// Put a captured message on its way. `credited` says that its credit was taken already. It is never refused: whether
+    /// there is room was asked before, and what came this far must not get lost.
+    pub(crate) fn send(
+        &mut self,
+        py: Python<'_>,
+        proc: u64,
+        message: Outgoing,
+        credited: bool,
+        actions: &mut Vec<Action>,
+    ) -> Sent {
+        let Some(peer) = self.peers.get_mut(&proc) else {
+            return Sent::Waits;
+        };
+        let Some(link) = peer.link.as_mut().filter(|_| peer.standing == Standing::Live) else {
+            peer.bound.admit(message.bytes);
+            peer.backlog.push_back(message);
+            return Sent::Waits;
+        };
+        // Roost's own messages enter no mailbox.
+        let credited = credited || message.is_system();
+        if !link.stalled.is_empty() {
+            peer.bound.admit(message.bytes);
+            link.stalled.push_back(Stalled::Message(message, credited));
+            return Sent::Waits;
+        }
+        if credited
+            || link.take_credit(
+                message.mesh.get(),
+                message.slots,
+                message.runs.as_runs(),
+                message.bytes,
+            )
+        {
+            let sent = self.push(py, proc, message, actions);
+            self.wrote(proc, actions);
+            return sent;
+        }
+        if let Some((slot, _)) = message.runs.as_runs().one() {
+            peer.bound.admit(message.bytes);
+            link.wait(slot, message);
+            return Sent::Waits;
+        }
+        self.send_each(py, proc, message, actions)
+    }
+
+    /// Send one copy an actor, so that a slow one holds up nobody else.
+    fn send_each(&mut self, py: Python<'_>, proc: u64, message: Outgoing, actions: &mut Vec<Action>) -> Sent {
+        let targets: Vec<(u32, u32)> = message.runs.as_runs().targets().collect();
+        for (slot, rank) in targets {
+            let Some(one) = message.for_ranks(py, &[rank]) else {
+                continue;
+            };
+            let Some(peer) = self.peers.get_mut(&proc) else {
+                continue;
+            };
+            let Some(link) = peer.link.as_mut() else { continue };
+            if link.take_credit(one.mesh.get(), one.slots, one.runs.as_runs(), one.bytes) {
+                self.push(py, proc, one, actions);
+            } else {
+                peer.bound.admit(one.bytes);
+                link.wait(slot, one);
+            }
+        }
+        actions.push(Action::Drop(vec![message.payload.pickle.into_any()]));
+        self.wrote(proc, actions);
+        Sent::Waits
+    }
+
+    /// Put a message that has its credit into the session, or behind those that wait for room there.
+    fn push(&mut self, py: Python<'_>, proc: u64, message: Outgoing, actions: &mut Vec<Action>) -> Sent {
+        let Some(peer) = self.peers.get_mut(&proc) else {
+            return Sent::Waits;
+        };
+        let Some(link) = peer.link.as_mut() else {
+            return Sent::Waits;
+        };
+        let Ok(number) = link.push(py, proc, &message.header(), &message.payload) else {
+            peer.bound.admit(message.bytes);
+            link.stalled.push_back(Stalled::Message(message, true));
+            return Sent::Waits;
+        };
+        if message.is_broadcast() {
+            link.await_broadcast(
+                message.mesh.get(),
+                message.runs.as_runs(),
+                &message.name,
+                number,
+                |rank| {
+                    message
+                        .wait_while_down
+                        .then(|| message.for_ranks(py, &[rank]))
+                        .flatten()
+                },
+            );
+        } else {
+            self.sent(message.call, proc, number);
+        }
+        actions.push(Action::Drop(vec![message.payload.pickle.into_any()]));
+        Sent::Number
+    }
+
+    /// Send a message that waited for credit and now has it.
+    pub(super) fn send_credited(
+        &mut self,
+        py: Python<'_>,
+        proc: u64,
+        message: Outgoing,
+        actions: &mut Vec<Action>,
+    ) {
+        if let Some(peer) = self.peers.get_mut(&proc) {
+            peer.bound.leave(message.bytes);
+        }
+        self.made_room(actions);
+        self.send(py, proc, message, true, actions);
+    }
+
+    /// Frames that had no room, or no segment, may have it now; in their order.
+    pub(crate) fn retry_stalled(&mut self, py: Python<'_>, proc: u64, actions: &mut Vec<Action>) {
+        let Some(link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) else {
+            return;
+        };
+        for frame in std::mem::take(&mut link.stalled) {
+            let Some(peer) = self.peers.get_mut(&proc) else {
+                return;
+            };
+            let Some(link) = peer.link.as_mut() else { return };
+            match frame {
+                Stalled::Message(message, credited) => {
+                    peer.bound.leave(message.bytes);
+                    // What does not go waits again, behind what stalled before it.
+                    self.send(py, proc, message, credited, actions);
+                }
+                Stalled::Reply(header, payload) => {
+                    if !link.stalled.is_empty() || link.push(py, proc, &header, &payload).is_err() {
+                        link.stalled.push_back(Stalled::Reply(header, payload));
+                    }
+                }
+                Stalled::PortItem(header, payload) => {
+                    if !link.stalled.is_empty() || link.push(py, proc, &header, &payload).is_err() {
+                        link.stalled.push_back(Stalled::PortItem(header, payload));
+                    }
+                }
+            }
+        }
+        self.made_room(actions);
+        self.wrote(proc, actions);
+    }
+
+    pub(crate) fn sent(&mut self, call: u64, proc: u64, number: u64) {
+        if let Some(pending) = self.pending.get_mut(&call) {
+            pending.sent(proc, number);
+        }
+    }
+}
+
+pub(super) fn send_system(
+    node: &Node,
+    py: Python<'_>,
+    proc: u64,
+    mesh: u64,
+    name: &str,
+    payload: Py<PyBytes>,
+    runs: Vec<(u32, u32, u32, u32, u32)>,
+) -> PyResult<()> {
+    let mut buffer = roost_core::wire::RunsBuffer::new();
+    for (slot, count, slot_stride, rank, rank_stride) in runs {
+        buffer
+            .push(roost_core::wire::Run {
+                slot,
+                count,
+                slot_stride,
+                rank,
+                rank_stride,
+            })
+            .map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
+    }
+    let payload = Payload::plain(payload);
+    let message = Outgoing {
+        order: 0,
+        call: 0,
+        mesh: mesh_id(mesh)?,
+        runs: buffer,
+        name: Arc::from(name),
+        sizes: Arc::from([]),
+        deadline: 0,
+        flags: 0,
+        chain: None,
+        slots: 0,
+        bytes: payload.size(py) as u64,
+        payload,
+        wait_while_down: false,
+    };
+    let mut actions = Vec::new();
+    {
+        let mut state = node.lock();
+        let peer = state.peer(proc);
+        if peer.standing == Standing::Unknown {
+            peer.standing = Standing::Connecting;
+            actions.push(Action::Connect(proc));
+        }
+        state.send(py, proc, message, true, &mut actions);
+    }
+    node.act(py, actions)
+}
+
+pub(super) fn flush(node: &Node, py: Python<'_>) -> PyResult<()> {
+    let mut actions = Vec::new();
+    {
+        let mut state = node.lock();
+        state.flush_scheduled = false;
+        state.burst = false;
+        for proc in std::mem::take(&mut state.dirty) {
+            state.flush_one(proc, &mut actions);
+        }
+    }
+    node.act(py, actions)?;
+    node.note_releases(py)
+}
+
+pub(super) fn writable(node: &Node, py: Python<'_>, proc: u64) -> PyResult<()> {
+    let mut actions = Vec::new();
+    node.lock().flush_one(proc, &mut actions);
+    node.act(py, actions)
+}
+
+pub(super) fn retry(node: &Node, py: Python<'_>, proc: u64) -> PyResult<()> {
+    let mut actions = Vec::new();
+    node.lock().retry_stalled(py, proc, &mut actions);
+    node.act(py, actions)
+}

@@ -1,0 +1,138 @@
+//! `Peer`: what this process knows of another proc, and its data connection.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `socket` | the transport: bytes in and out of a stream socket |
+//! | `link` | frames of messages and replies into the session, with their parts |
+//! | `waiting` | credit, and the messages that wait for it or were not taken yet |
+
+mod link;
+mod socket;
+mod waiting;
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use roost_core::credit::{Amount, QueueBound, SendWindows};
+use roost_core::session::{Session, SessionConfig};
+use roost_core::wire::hello::Hello;
+
+use crate::ids::IdMap;
+use crate::outgoing::Outgoing;
+use crate::payload::Payload;
+use crate::pending::Awaited;
+
+/// How a proc stands with us.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Nothing is known; a connection must be asked for.
+    Unknown,
+    /// A connection will come.
+    Connecting,
+    /// Connected.
+    Live,
+    /// Its process has ended and the next incarnation will come.
+    Down,
+    /// Ended for good.
+    Gone,
+}
+
+/// One other proc.
+pub(crate) struct Peer {
+    pub(crate) id: u64,
+    pub(crate) incarnation: u32,
+    pub(crate) standing: Standing,
+    pub(crate) link: Option<Link>,
+    /// Messages from before there was a connection, in order.
+    pub(crate) backlog: VecDeque<Outgoing>,
+    pub(crate) bound: QueueBound,
+}
+
+/// The connection to one incarnation of a proc.
+pub(crate) struct Link {
+    pub(crate) fd: OwnedFd,
+    pub(crate) session: Session,
+    /// Our hello, until it is written; what is left of theirs is read first.
+    hello: Vec<u8>,
+    greeted: bool,
+    pub(crate) slot: u32,
+    input: Vec<u8>,
+    filled: usize,
+    /// The loop calls us when the socket takes more.
+    pub(crate) watched: bool,
+    /// The other end is gone or speaks no frames of ours: nothing is read or written any more.
+    pub(crate) closed: bool,
+    windows: IdMap<SendWindows>,
+    /// Messages that wait for credit, by (mesh, slot).
+    waiting: HashMap<(u64, u32), VecDeque<Outgoing>>,
+    /// Broadcasts that left and may still lie in a mailbox, by (mesh, slot): nobody else would miss them.
+    awaited: HashMap<(u64, u32), VecDeque<Awaited>>,
+    /// Frames that wait for room in the session.
+    pub(crate) stalled: VecDeque<Stalled>,
+    /// Segments whose descriptor must be handed to this receiver.
+    pub(crate) offers: Vec<Offer>,
+}
+
+/// A segment that a receiver has not mapped yet.
+pub(crate) struct Offer {
+    pub(crate) segment: u64,
+    pub(crate) bytes: u64,
+    pub(crate) fd: OwnedFd,
+}
+
+/// A frame that the session had no room for, or whose segment its receiver has not mapped yet.
+pub(crate) enum Stalled {
+    /// A message, and whether it has its credit already.
+    Message(Outgoing, bool),
+    Reply(roost_core::wire::ReplyHeader, Payload),
+    PortItem(roost_core::wire::PortItem, Payload),
+}
+
+/// What became of a message.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// In the session.
+    Number,
+    /// Held back; it goes when there is credit, room or a connection.
+    Waits,
+}
+
+impl Peer {
+    pub(crate) fn new(id: u64, queue: Amount) -> Self {
+        Self {
+            id,
+            incarnation: 0,
+            standing: Standing::Unknown,
+            link: None,
+            backlog: VecDeque::new(),
+            bound: QueueBound::new(queue),
+        }
+    }
+}
+
+impl Link {
+    pub(crate) fn new(fd: OwnedFd, hello: &Hello, slot: u32, epoch: u32) -> Self {
+        let mut session = Session::new(SessionConfig::default());
+        session.set_epoch(epoch);
+        Self {
+            fd,
+            session,
+            hello: hello.encode().to_vec(),
+            greeted: false,
+            slot,
+            input: vec![0; socket::INPUT_BYTES_MIN],
+            filled: 0,
+            watched: false,
+            closed: false,
+            windows: IdMap::default(),
+            waiting: HashMap::new(),
+            awaited: HashMap::new(),
+            stalled: VecDeque::new(),
+            offers: Vec::new(),
+        }
+    }
+
+    pub(crate) fn raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}

@@ -1,0 +1,143 @@
+//! The transport: bytes in and out of a stream socket. Sessions know none of it.
+
+use std::io::IoSlice;
+
+use roost_core::session::Session;
+use roost_core::wire::hello::Hello;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
+
+use super::Link;
+
+/// The reader's buffer at first, and what it grows to by itself while whole buffers come in.
+pub(super) const INPUT_BYTES_MIN: usize = 16 << 10;
+const INPUT_BYTES_USUAL: usize = 256 << 10;
+/// Pieces handed to one system call.
+const SLICES_MAX: usize = 64;
+
+impl Link {
+    /// Write what the socket takes. True when it takes no more for now.
+    pub(crate) fn flush(&mut self) -> bool {
+        if self.closed {
+            return false;
+        }
+        if self.session.ack_due() {
+            self.session.push_ack();
+        }
+        while !self.hello.is_empty() || self.session.has_unsent() {
+            match self.write_once() {
+                Ok(0) | Err(Errno::AGAIN) => return true,
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => {
+                    // The end of the peer is told by its death, which comes on another way.
+                    self.closed = true;
+                    return false;
+                }
+            }
+        }
+        false
+    }
+
+    fn write_once(&mut self) -> Result<usize, Errno> {
+        let flags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
+        if !self.hello.is_empty() {
+            let written = sendmsg(
+                &self.fd,
+                &[IoSlice::new(&self.hello)],
+                &mut SendAncillaryBuffer::default(),
+                flags,
+            )?;
+            self.hello.drain(..written);
+            return Ok(written);
+        }
+        let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+        let mut count = 0;
+        for (slot, piece) in slices.iter_mut().zip(self.session.unsent()) {
+            *slot = IoSlice::new(piece);
+            count += 1;
+        }
+        let written = sendmsg(
+            &self.fd,
+            &slices[..count],
+            &mut SendAncillaryBuffer::default(),
+            flags,
+        )?;
+        self.session.sent(written);
+        Ok(written)
+    }
+
+    /// Read once. `None` when nothing is there, `Some(0)` at the end.
+    pub(crate) fn read(&mut self) -> Option<usize> {
+        if self.closed {
+            return None;
+        }
+        if self.filled == self.input.len() {
+            self.grow();
+        }
+        loop {
+            match recv(&self.fd, &mut self.input[self.filled..], RecvFlags::DONTWAIT) {
+                Ok((0, _)) => {
+                    self.closed = true;
+                    return Some(0);
+                }
+                Ok((count, _)) => {
+                    self.filled += count;
+                    return Some(count);
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return None,
+                // Reset, or the like: it has ended.
+                Err(_) => {
+                    self.closed = true;
+                    return Some(0);
+                }
+            }
+        }
+    }
+
+    /// Room for the rest of a frame: twice as much, so that memory follows the bytes that came and not what they announce.
+    fn grow(&mut self) {
+        let more = (self.input.len() * 2).max(INPUT_BYTES_MIN);
+        self.input.resize(more, 0);
+    }
+
+    /// Take their hello off the input. False until it is there.
+    pub(crate) fn greet(
+        &mut self,
+        ours: &Hello,
+        peer: roost_core::id::ProcId,
+        incarnation: u32,
+    ) -> Result<bool, String> {
+        if self.greeted {
+            return Ok(true);
+        }
+        let Some(bytes) = self.input[..self.filled].first_chunk::<{ Hello::BYTES }>() else {
+            return Ok(false);
+        };
+        let theirs = Hello::decode(bytes, ours).map_err(|error| error.to_string())?;
+        theirs
+            .expect(peer, roost_core::id::Incarnation(incarnation))
+            .map_err(|error| error.to_string())?;
+        self.greeted = true;
+        self.consumed(Hello::BYTES);
+        Ok(true)
+    }
+
+    /// The session and the bytes that it has not seen.
+    pub(crate) fn unread(&mut self) -> (&mut Session, &[u8]) {
+        (&mut self.session, &self.input[..self.filled])
+    }
+
+    /// These bytes were used.
+    pub(crate) fn consumed(&mut self, count: usize) {
+        self.input.copy_within(count..self.filled, 0);
+        let full = self.filled == self.input.len();
+        self.filled -= count;
+        if full && self.input.len() < INPUT_BYTES_USUAL {
+            self.grow();
+        } else if self.filled == 0 && self.input.len() > INPUT_BYTES_USUAL {
+            // A large frame has passed; what it needed goes back.
+            self.input = vec![0; INPUT_BYTES_USUAL];
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What Python calls on a verb.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use pyo3::{PyTraverseError, PyVisit};
+
+use super::{Mode, Packed, Verb};
+use crate::endpoints::Endpoint;
+use crate::node::Node;
+use crate::payload::{Payload, all_plain, dump_plain};
+use crate::targets::Targets;
+
+#[pymethods]
+impl Verb {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.node)?;
+        visit.call(&self.targets)?;
+        // The handle keeps its verbs.
+        visit.call(&self.mesh)
+    }
+
+    #[new]
+    fn new(
+        node: Py<Node>,
+        targets: Py<Targets>,
+        endpoint: &Bound<'_, PyAny>,
+        mesh: Py<PyAny>,
+        mode: u8,
+        name: &str,
+        positional_min: usize,
+        positional_max: usize,
+        timeout_s: Option<f64>,
+    ) -> PyResult<Self> {
+        let mode = match mode {
+            0 => Mode::CallOne,
+            1 => Mode::Call,
+            2 => Mode::Broadcast,
+            _ => Mode::Stream,
+        };
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "centuries of nanoseconds fit; longer saturates"
+        )]
+        let timeout_ns = timeout_s.map(|seconds| (seconds * 1e9) as i64);
+        let own = node.get().lock().own;
+        let is_here = targets.get().places.iter().all(|place| place.proc.get() == own);
+        let (name, endpoint) = (Arc::from(name), Arc::new(Endpoint::new(endpoint)?));
+        Ok(Self {
+            node,
+            targets,
+            endpoint,
+            mesh,
+            mode,
+            name,
+            positional_min,
+            positional_max,
+            timeout_ns,
+            is_here,
+        })
+    }
+
+    /// Send, now.
+    #[pyo3(signature = (*args, **kwargs))]
+    fn __call__(
+        slf: &Bound<'_, Self>,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Py<PyAny>> {
+        let (py, verb) = (slf.py(), slf.get());
+        let node = verb.node.get();
+        node.check_process()?;
+        let hooks = node.hooks()?;
+        if !node.on_loop() {
+            return hooks.elsewhere.call1(py, (slf, args, kwargs));
+        }
+        let count = args.len();
+        let counted = kwargs.is_none() && (verb.positional_min..=verb.positional_max).contains(&count);
+        if counted && verb.mode != Mode::Stream && all_plain(args) {
+            let payload = if verb.is_here {
+                Payload::ready(args.as_any())
+            } else {
+                dump_plain(py, hooks, args.as_any())?
+            };
+            return verb.send(py, node, hooks, None, &Packed::Same(payload));
+        }
+        let (sink, args) = if verb.mode == Mode::Stream {
+            (Some(args.get_item(0)?.unbind()), args.get_slice(1, count))
+        } else {
+            (None, args.clone())
+        };
+        let packed = Packed::from_python(&hooks.pack.bind(py).call1((slf, args, kwargs))?)?;
+        verb.send(py, node, hooks, sink, &packed)
+    }
+
+    #[getter]
+    fn endpoint(&self, py: Python<'_>) -> Py<PyAny> {
+        self.endpoint.info.clone_ref(py)
+    }
+
+    #[getter]
+    fn mesh(&self, py: Python<'_>) -> Py<PyAny> {
+        self.mesh.clone_ref(py)
+    }
+
+    #[getter]
+    fn targets(&self, py: Python<'_>) -> Py<Targets> {
+        self.targets.clone_ref(py)
+    }
+
+    #[getter]
+    fn is_broadcast(&self) -> bool {
+        self.mode == Mode::Broadcast
+    }
+
+    #[getter]
+    fn is_stream(&self) -> bool {
+        self.mode == Mode::Stream
+    }
+
+    /// The reply of a call that another thread makes.
+    fn new_sink(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.make_sink(py, self.node.get().hooks()?)
+    }
+
+    /// Send what another thread packed, on the loop's thread; `sink` is None for a broadcast.
+    fn send_packed(
+        &self,
+        py: Python<'_>,
+        sink: Option<Py<PyAny>>,
+        packed: &Bound<'_, PyAny>,
+    ) -> PyResult<Py<PyAny>> {
+        let node = self.node.get();
+        self.send(py, node, node.hooks()?, sink, &Packed::from_python(packed)?)
+    }
+
+    /// The procs that the message goes to.
+    #[getter]
+    fn procs(&self) -> Vec<u64> {
+        self.targets
+            .get()
+            .places
+            .iter()
+            .map(|place| place.proc.get())
+            .collect()
+    }
+}

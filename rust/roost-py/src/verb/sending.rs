@@ -1,0 +1,203 @@
+//! One message to a mesh: its reply, its deadline, and what became of it.
+
+use std::sync::atomic::Ordering;
+
+use pyo3::prelude::*;
+
+use super::{Mode, Packed, Verb};
+use crate::hooks::Hooks;
+use crate::message::Message;
+use crate::node::{Action, Node, State};
+use crate::peer::Sent;
+use crate::pending::{Answers, Pending, UNSENT};
+use crate::targets::{Place, Targets};
+
+/// Why nothing was sent.
+enum Refusal {
+    /// This process stopped the mesh.
+    Stopped,
+    /// Too much waits already.
+    Full,
+}
+
+/// What became of a message to a mesh.
+#[derive(Default)]
+pub(super) struct Outcome {
+    /// The message's place among everything that this process sent.
+    pub(super) order: u64,
+    waits: bool,
+    /// Procs that are gone or down, with the ranks there.
+    refused: Vec<(u64, Vec<u32>)>,
+}
+
+impl Outcome {
+    pub(super) fn refuse(&mut self, place: &Place) {
+        self.refused.push((place.proc.get(), place.ranks()));
+    }
+
+    pub(super) fn note(&mut self, sent: Sent) {
+        self.waits |= sent == Sent::Waits;
+    }
+}
+
+impl Verb {
+    pub(super) fn send(
+        &self,
+        py: Python<'_>,
+        node: &Node,
+        hooks: &Hooks,
+        sink: Option<Py<PyAny>>,
+        packed: &Packed,
+    ) -> PyResult<Py<PyAny>> {
+        match packed {
+            Packed::Same(payload) => node.check_size(py, payload)?,
+            Packed::Each(all) => all.iter().try_for_each(|payload| node.check_size(py, payload))?,
+        }
+        let deadline = self.deadline(py, node, hooks)?;
+        let sink = match (self.mode, sink) {
+            (Mode::Broadcast, _) => None,
+            (_, Some(sink)) => Some(sink),
+            (_, None) => Some(self.make_sink(py, hooks)?),
+        };
+        let mut actions = Vec::new();
+        let mut outcome = Outcome::default();
+        let call = {
+            let mut state = node.lock();
+            let state = &mut *state;
+            let targets = self.targets.get();
+            if !state.stopped.is_empty() && state.stopped.contains(&targets.mesh.get()) {
+                Err(Refusal::Stopped)
+            } else if state.has_room(targets) {
+                Ok(self.send_all(
+                    py,
+                    state,
+                    (packed, deadline),
+                    sink.as_ref(),
+                    &mut outcome,
+                    &mut actions,
+                ))
+            } else {
+                Err(Refusal::Full)
+            }
+        };
+        let call = match call {
+            Ok(call) => call,
+            // It raises.
+            Err(Refusal::Stopped) => return hooks.stopped.call1(py, (&self.mesh,)),
+            Err(Refusal::Full) => return Err(crate::queue_full()),
+        };
+        node.act(py, actions)?;
+        let Some(sink) = sink else {
+            if !outcome.refused.is_empty() {
+                hooks
+                    .refused
+                    .call1(py, (py.None(), &self.mesh, &*self.name, outcome.refused, 0))?;
+            }
+            return if outcome.waits {
+                hooks.room.call1(py, (&self.mesh,))
+            } else {
+                Ok(hooks.sent.clone_ref(py))
+            };
+        };
+        hooks.set_call(py, &sink, call)?;
+        if !outcome.refused.is_empty() {
+            hooks
+                .refused
+                .call1(py, (&sink, &self.mesh, &*self.name, outcome.refused, call))?;
+        }
+        if deadline != 0 {
+            hooks.bounded.call1(py, (&sink, call, deadline))?;
+        }
+        Ok(sink)
+    }
+
+    /// Put the message on its way to every proc of the mesh. The call's number, 0 for a broadcast.
+    fn send_all(
+        &self,
+        py: Python<'_>,
+        state: &mut State,
+        (packed, deadline): (&Packed, i64),
+        sink: Option<&Py<PyAny>>,
+        outcome: &mut Outcome,
+        actions: &mut Vec<Action>,
+    ) -> u64 {
+        outcome.order = state.new_call();
+        let call = if sink.is_some() { outcome.order } else { 0 };
+        if let Some(sink) = sink {
+            state.pending.insert(call, self.pending(py, sink));
+        }
+        for place in &self.targets.get().places {
+            self.send_place(py, state, place, call, deadline, packed, outcome, actions);
+        }
+        call
+    }
+
+    pub(super) fn make_sink(&self, py: Python<'_>, hooks: &Hooks) -> PyResult<Py<PyAny>> {
+        if self.mode == Mode::CallOne {
+            return hooks.new_reply(py);
+        }
+        let reply = hooks.new_gathered_reply(py)?;
+        hooks.begin.call1(py, (&reply, &self.mesh))?;
+        Ok(reply)
+    }
+
+    /// When this call ends unanswered: its own time-out, or the deadline of the message that is being handled.
+    fn deadline(&self, py: Python<'_>, node: &Node, hooks: &Hooks) -> PyResult<i64> {
+        let mut deadline = 0;
+        if node.hosted.load(Ordering::Relaxed) > 0 {
+            let handling = hooks.handling.call0(py)?;
+            if let Ok(message) = handling.bind(py).cast_exact::<Message>() {
+                let message = message.get();
+                if !message.is_answered() {
+                    deadline = message.mail.deadline;
+                }
+            }
+        }
+        if let Some(timeout) = self.timeout_ns {
+            let own = crate::monotonic_ns().saturating_add(timeout);
+            deadline = if deadline == 0 { own } else { deadline.min(own) };
+        }
+        Ok(deadline)
+    }
+
+    fn pending(&self, py: Python<'_>, sink: &Py<PyAny>) -> Pending {
+        let targets = self.targets.get();
+        let answers = match (self.mode, &targets.places[..]) {
+            (Mode::CallOne, [place]) => Answers::One {
+                proc: place.proc.get(),
+                sequence: UNSENT,
+            },
+            _ => Answers::Many {
+                targets: self.targets.clone_ref(py),
+                sequences: vec![UNSENT; targets.places.len()],
+                answered: vec![false; targets.size as usize],
+                remaining: targets.size,
+            },
+        };
+        Pending {
+            sink: sink.clone_ref(py),
+            answers,
+            again: Vec::new(),
+        }
+    }
+}
+
+impl State {
+    fn new_call(&mut self) -> u64 {
+        let call = self.next_call;
+        self.next_call += 1;
+        call
+    }
+
+    /// Whether every proc of the mesh could hold the message back, if it had to.
+    fn has_room(&self, targets: &Targets) -> bool {
+        targets
+            .places
+            .iter()
+            .filter_map(|place| self.peers.get(&place.proc.get()))
+            .all(|peer| {
+                let waiting = peer.bound.waiting();
+                waiting.messages < self.queue.messages && waiting.bytes < self.queue.bytes
+            })
+    }
+}
