@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import traceback
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from roost.context import handling
 from roost.errors import RemoteError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
 
     from roost._roost import Cell, Message
     from roost.endpoint_info import EndpointInfo
@@ -78,7 +79,8 @@ class Runner:
         self.restarts_after_s: float | None = None
         # Endpoints that still run on threads although their actor ends.
         self._in_threads: list[asyncio.Future[Any]] | None = None
-        self._threads: ThreadPoolExecutor | None = None
+        # By the group or endpoint that they are for, see `_threads_of`.
+        self._threads: dict[str, ThreadPoolExecutor] | None = None
         # Meshes that this actor spawned: they end with it.
         self.meshes: list[Any] | None = None
         self.task: asyncio.Task[None] | None = None
@@ -194,7 +196,7 @@ class Runner:
         if endpoint is None:
             self._unknown(message)
         elif endpoint.concurrent:
-            self._serial = None
+            # Until it starts it is the one that a cancel finds.
             await self._start_concurrent(message, endpoint)
         else:
             await self._handle(message, endpoint)
@@ -212,7 +214,7 @@ class Runner:
                 args, kwargs = message.open()
                 message.reply(await endpoint.function(self.instance, *args, **(kwargs or {})))
             elif endpoint.kind == "sync":
-                message.reply(await self._in_thread(message, endpoint))
+                message.reply(await self._in_thread(endpoint, *message.open()))
             elif endpoint.kind == "stream":
                 await self._stream(message, endpoint)
             else:
@@ -220,17 +222,11 @@ class Runner:
         except BaseException as error:
             self._raised(message, error)
 
-    async def _in_thread(self, message: Message, endpoint: EndpointInfo) -> Any:
-        args, kwargs = message.open()
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(
-                endpoint.limit or CONCURRENT_THREADS_MAX if endpoint.concurrent else 1,
-                thread_name_prefix=f"roost-{self.name}",
-            )
+    async def _in_thread(self, endpoint: EndpointInfo, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         scope = copy_context()
         function = endpoint.function
         running = self.hosted.loop.run_in_executor(
-            self._threads, lambda: scope.run(function, self.instance, *args, **(kwargs or {}))
+            self._threads_of(endpoint), lambda: scope.run(function, self.instance, *args, **(kwargs or {}))
         )
         cancelled = False
         while not running.done():
@@ -244,7 +240,26 @@ class Runner:
                 cancelled = True
         if cancelled:
             raise asyncio.CancelledError
-        return running.result()
+        value = running.result()
+        if serialize.is_unawaited(value):
+            kind = type(value).__name__
+            if isinstance(value, Coroutine):
+                value.close()  # it would warn that nobody awaited it
+            raise TypeError(
+                f"{endpoint.qualname} is a `def` that returned a {kind}: make it `async def`, and await there"
+            )
+        return value
+
+    def _threads_of(self, endpoint: EndpointInfo) -> ThreadPoolExecutor:
+        """One thread for all endpoints that run alone; those that run beside others have as many as may run at once."""
+        if self._threads is None:
+            self._threads = {}
+        key = endpoint.group or endpoint.name if endpoint.concurrent else ""
+        threads = self._threads.get(key)
+        if threads is None:
+            count = endpoint.limit or CONCURRENT_THREADS_MAX if endpoint.concurrent else 1
+            threads = self._threads[key] = ThreadPoolExecutor(count, thread_name_prefix=f"roost-{self.name}")
+        return threads
 
     async def _stream(self, message: Message, endpoint: EndpointInfo) -> None:
         args, kwargs = message.open()
@@ -264,7 +279,10 @@ class Runner:
         args, kwargs = message.open()
         port: ReplyPort[Any] = ReplyPort(message)
         try:
-            await endpoint.function(self.instance, port, *args, **(kwargs or {}))
+            if endpoint.is_async:
+                await endpoint.function(self.instance, port, *args, **(kwargs or {}))
+            else:
+                await self._in_thread(endpoint, (port, *args), kwargs)
         except Exception as error:
             if message.answered or not message.has_caller:
                 raise
@@ -436,9 +454,9 @@ class Runner:
                     await cleanup(self.instance, self._error)
             except Exception as error:
                 self.hosted.warn(f"__cleanup__ of {self.hosted.rank_name(self.rank)}: {error!r}")
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
-            self._threads = None
+        for threads in (self._threads or {}).values():
+            threads.shutdown(wait=False, cancel_futures=True)
+        self._threads = None
         self.hosted.ended(self, reason, failed=self._error is not None)
         # The instance may hold much, and whoever holds its handle must not keep it.
         self.instance = None

@@ -23,6 +23,22 @@ def on_a_loop(test):
     return run
 
 
+class Job:
+    """The loop that the tests of one module share, and with it the procs that they spawned."""
+
+    runner = None
+
+
+def in_the_job(test):
+    """Run an async test on the loop of the `job` fixture, with what its fixtures spawned there."""
+
+    @functools.wraps(test)
+    def run(*args, **kwargs):
+        return Job.runner.run(test(*args, **kwargs))
+
+    return run
+
+
 async def handled(_failure):
     """A supervise hook for tests that are not about hearing."""
     return True
