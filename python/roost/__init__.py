@@ -4,8 +4,9 @@ One program spawns meshes of actors over processes and hosts, awaits their endpo
 and restarts what died in place.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from roost._roost import __version__
-from roost.channel import Accumulator, Channel, Port, PortReceiver
 from roost.config import Config, configure
 from roost.context import Context, context
 from roost.endpoint import Actor, Endpoint, endpoint
@@ -15,6 +16,9 @@ from roost.mesh import HostMesh, ProcMesh, each
 from roost.reply import Broadcast, Reply, Stream, as_completed
 from roost.running import handle, run, this_host, this_proc
 from roost.shape import Point, ValueMesh
+
+if TYPE_CHECKING:
+    from roost.channel import Accumulator, Channel, Port, PortReceiver
 
 __all__ = [
     "Accumulator",
@@ -55,3 +59,12 @@ __all__ = [
     "this_host",
     "this_proc",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Channels bring pickling with them, which a program that only defines actors does not need.
+    if name in {"Accumulator", "Channel", "Port", "PortReceiver"}:
+        from roost import channel
+
+        return getattr(channel, name)
+    raise AttributeError(f"module 'roost' has no attribute {name!r}")

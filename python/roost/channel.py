@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from roost import serialize
 from roost.errors import RoostError
+from roost.ids import new_id
 from roost.reply import Reply, fail_reply
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Port(Generic[T]):
 
     def _sending(self) -> Any:
         if self._sender is None:
-            from roost.runtime import current
+            from roost.process import current
 
             self._sender = current().ports.sender(self._proc, self._port, self._limit)
         return self._sender
@@ -145,7 +145,7 @@ class Channel(Generic[T]):
             limit: values that may wait, for each sender, before `await port.send(...)` waits.
             senders: how many `close()` calls end the receiver's iteration.
         """
-        from roost.runtime import current
+        from roost.process import current
 
         runtime = current()
         limit = runtime.config.port_messages_max if limit is None else limit
@@ -153,7 +153,7 @@ class Channel(Generic[T]):
             raise ValueError(f"limit={limit}: a channel holds at least one value")
         if senders < 1:
             raise ValueError(f"senders={senders}: a channel has at least one sender")
-        port = random.getrandbits(63) | 1
+        port = new_id()
         receiver: PortReceiver[T] = PortReceiver(runtime, port, limit, senders)
         runtime.ports.open(port, receiver)
         return Port(runtime.proc, port, limit), receiver
@@ -280,7 +280,7 @@ class Accumulator(Generic[A]):
 
     def accumulate(self, *args: Any, **kwargs: Any) -> Reply[A]:
         """Call every rank with these arguments, and fold the answers."""
-        from roost.runtime import current
+        from roost.process import current
 
         runtime = current()
         stream = self._endpoint.stream(*args, **kwargs)

@@ -43,7 +43,7 @@ class Context:
     def actor_name(self) -> str:
         """The name of the actor's mesh, or "driver"; in a thread that the user started, the proc's name."""
         if self._handling is None:
-            from roost.runtime import current
+            from roost.process import current
 
             return current().name
         return self._handling.runner.name
@@ -60,8 +60,7 @@ class Context:
     @property
     def message_point(self) -> Point:
         """The place inside the slice that the message was sent to; equal to `point` in constructors."""
-        from roost.runtime import decode_sizes
-        from roost.shape import Point
+        from roost.shape import Point, decode_sizes
 
         if self._handling is None:
             return Point({})
@@ -70,14 +69,14 @@ class Context:
     @property
     def proc(self) -> int:
         """The id of this process in the job."""
-        from roost.runtime import current
+        from roost.process import current
 
         return current().proc
 
     @property
     def incarnation(self) -> int:
         """How often this proc, or this actor alone, was restarted; 0 at first."""
-        from roost.runtime import current
+        from roost.process import current
 
         return current().incarnation if self._handling is None else self._handling.runner.incarnation
 
@@ -89,7 +88,7 @@ class Context:
     @property
     def job(self) -> Job:
         """The job: `.id`, `.events()`, `.dead_letters`."""
-        from roost.runtime import current
+        from roost.process import current
 
         return current().job
 

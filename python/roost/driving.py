@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
-import random
 import sys
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from roost import config as _config
-from roost import runtime as _runtime
+from roost import process
 from roost._roost import Control
 from roost.hearing import left_unheard
+from roost.ids import new_id
+from roost.runtime import Runtime
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
-
-    from roost.runtime import Runtime
 
 __all__ = ["start"]
 
@@ -42,11 +41,11 @@ def start() -> Runtime:
 
 
 def _driver(loop: asyncio.AbstractEventLoop) -> Runtime:
-    job, proc = os.urandom(16), random.getrandbits(63) | 1
+    job, proc = os.urandom(16), new_id()
     config = _config.current()
     control = Control.start_agent(job, proc, {"grace_s": config.grace_s, "sigterm_s": config.sigterm_s})
-    runtime = _runtime.Runtime(job=job, proc=proc, incarnation=0, name="driver", owner=proc, control=control, loop=loop)
-    _runtime.install(runtime)
+    runtime = Runtime(job=job, proc=proc, incarnation=0, name="driver", owner=proc, control=control, loop=loop)
+    process.install(runtime)
     runtime.open()
     return runtime
 
@@ -95,7 +94,7 @@ def _start_in_background() -> Runtime:
 
 def _at_exit() -> None:
     """The interpreter ends: so does the job, quietly; a failure that nobody heard gives status 70."""
-    runtime = _runtime.running()
+    runtime = process.running()
     if runtime is not None:
         if runtime.pid != os.getpid() or not runtime.is_driver:
             return
@@ -112,13 +111,13 @@ def _at_exit() -> None:
 
 
 def _before_fork() -> None:
-    runtime = _runtime.running()
+    runtime = process.running()
     if runtime is not None:
         runtime.sharing.before_fork()
 
 
 def _after_fork() -> None:
-    runtime = _runtime.running()
+    runtime = process.running()
     if runtime is not None:
         runtime.node.mark_forked()
     left_unheard.clear()

@@ -12,8 +12,7 @@ from roost.constructing import construct, unpack
 from roost.failure import Failure
 from roost.restarting import History
 from roost.runner import Runner
-from roost.runtime import encode_sizes
-from roost.shape import rank_name
+from roost.shape import encode_sizes, rank_name
 
 if TYPE_CHECKING:
     import asyncio

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
 from typing import TYPE_CHECKING, Any
 
 from roost.errors import ActorDied, StoppedError
@@ -242,6 +241,8 @@ class Members:
         owned = self.owned.get(proc)
         command = None if owned is None else owned[0].commands.get(owned[1])
         if kind == "start" and command is not None:
+            import shlex
+
             reason = f"{reason}; it was started by: {shlex.join(command)}"
         return Failure(
             kind=kind, origin=_ORIGINS.get(kind, "process"), mesh=mesh, name=rank_name(mesh, point), point=point,  # type: ignore[arg-type]

@@ -5,16 +5,15 @@ A handle is an address: it owns nothing, pickles small, and outlives restarts. T
 
 from __future__ import annotations
 
-import random
 import typing
 import weakref
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from roost import runtime as _runtime
+from roost import process
 from roost._roost import Targets, Verb
 from roost.endpoint import Actor, Endpoint
 from roost.reply import GatheredReply, Reply, Stream, StreamSink
-from roost.shape import Point, Selection, Shape, ValueMesh, rank_name
+from roost.shape import Point, Selection, Shape, ValueMesh, encode_sizes, rank_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -90,7 +89,7 @@ class Mesh:
         return f"{type(self).__name__}({self._name!r}, {dict(self.sizes)})"
 
     def _record(self) -> OwnedMesh:
-        record = _runtime.current().owned.get(self._id)
+        record = process.current().owned.get(self._id)
         if record is None:
             raise RuntimeError(
                 f"{self._name} is owned by another process; only its owner may wait for it, stop it or ask for its states"
@@ -139,12 +138,12 @@ class Mesh:
         await self._record().leave(self._shape, error)
 
     def __enter__(self) -> Self:
-        _runtime.current().refuse_on_loop("with", "async with")
-        _runtime.current().run_elsewhere(self.__aenter__())
+        process.current().refuse_on_loop("with", "async with")
+        process.current().run_elsewhere(self.__aenter__())
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        _runtime.current().run_elsewhere(self.__aexit__(kind, error, traceback))
+        process.current().run_elsewhere(self.__aexit__(kind, error, traceback))
 
 
 class ProcMesh(Mesh):
@@ -199,7 +198,7 @@ class ProcMesh(Mesh):
         """
         from roost.spawning import spawn_actors
 
-        return spawn_actors(_runtime.current(), self, name, actor, args, kwargs, {})  # type: ignore[return-value]
+        return spawn_actors(process.current(), self, name, actor, args, kwargs, {})  # type: ignore[return-value]
 
     def options(self, **options: Any) -> SpawnOptions:
         """The same procs with options for `spawn`: restart, probe, per_proc, supervise, cleanup_timeout_s."""
@@ -224,7 +223,7 @@ class SpawnOptions:
         """One actor on each proc, or `per_proc` actors on each; see `ProcMesh.spawn`."""
         from roost.spawning import spawn_actors
 
-        return spawn_actors(_runtime.current(), self._procs, name, actor, args, kwargs, self._options)  # type: ignore[return-value]
+        return spawn_actors(process.current(), self._procs, name, actor, args, kwargs, self._options)  # type: ignore[return-value]
 
 
 class HostMesh:
@@ -244,7 +243,7 @@ class HostMesh:
         """Processes on each host; see `roost.spawning.spawn_procs` for the options."""
         from roost.spawning import spawn_procs
 
-        return spawn_procs(_runtime.current(), per_host, **options)
+        return spawn_procs(process.current(), per_host, **options)
 
 
 class ActorMesh(Mesh):
@@ -305,9 +304,9 @@ class ActorMesh(Mesh):
                 for place, run in _by_proc(first, count, stride, per, rank):
                     places.setdefault(procs[place], []).append(run)
                 rank += count
-            sizes = b"" if not self._shape.names else _runtime.encode_sizes(self._shape)
+            sizes = b"" if not self._shape.names else encode_sizes(self._shape)
             targets = self._targets = Targets(self._id, list(places.items()), per, sizes, self._waits)
-            _runtime.current().members.note(self)
+            process.current().members.note(self)
         return targets
 
     def _dense(self) -> Shape:
@@ -419,7 +418,7 @@ class BoundEndpoint(Endpoint[..., Any]):
                 f"call_one() on {len(mesh)} ranks of {mesh._name}: slice the mesh to one rank, or use call()"
             )
         verb = Verb(
-            _runtime.current().node, mesh._places(), info, mesh, mode,
+            process.current().node, mesh._places(), info, mesh, mode,
             info.name, info.positional_min, info.positional_max, self._timeout,
         )  # fmt: skip
         setattr(self, name, verb)
@@ -428,13 +427,13 @@ class BoundEndpoint(Endpoint[..., Any]):
     def choose(self, *args: Any, **kwargs: Any) -> Reply[Any]:
         """Call one live rank: the less loaded of two picked at random."""
         mesh = self._mesh
-        rank = _runtime.current().choose(mesh)
+        rank = process.current().choose(mesh)
         one = mesh if len(mesh) == 1 else mesh._view(mesh._shape.at(rank))
         return BoundEndpoint(one, self._info, self._timeout).call_one(*args, **kwargs)
 
     def stream(self, *args: Any, **kwargs: Any) -> Stream[Any]:
         """Call every rank and iterate (Point, value) as the answers come."""
-        runtime = _runtime.current()
+        runtime = process.current()
         sink = StreamSink(len(self._mesh))
         self._stream(sink, *args, **kwargs)
         return Stream(runtime, sink, self._mesh._point)
@@ -498,7 +497,9 @@ def least_loaded(candidates: list[int], load: Callable[[int], int]) -> int:
     """The less loaded of two picked at random (the power of two choices)."""
     if len(candidates) == 1:
         return candidates[0]
-    first, second = random.sample(candidates, 2)
+    from random import sample  # a millisecond that few programs need
+
+    first, second = sample(candidates, 2)
     return first if load(first) <= load(second) else second
 
 

@@ -7,12 +7,12 @@ A `Reply` is an `asyncio.Future` (so `asyncio.wait`, `gather` and `shield` take 
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from roost import process
 from roost.errors import BlockingWaitError, CallTimeoutError, MeshError, RemoteError
 
 if TYPE_CHECKING:
@@ -21,12 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["Broadcast", "Reply", "Stream", "as_completed"]
 
 R = TypeVar("R")
-
-
-def _running() -> Any:
-    # Not imported at the top: the runtime makes replies.
-    module = sys.modules.get("roost.runtime")
-    return None if module is None else module.running()
 
 
 # The base's methods, bound to names once: `super()` would cost every reply half as much as its value.
@@ -123,7 +117,7 @@ class Reply(_Awaited[R]):
         return self._cancel_all(msg)
 
     def _cancel_all(self, msg: Any | None) -> bool:
-        runtime = _running()
+        runtime = process.running()
         if runtime is not None:
             runtime.cancel_call(self)
         return super().cancel(msg)
@@ -207,7 +201,7 @@ class FailedReply(Reply[R]):
         unheard = self._log_traceback
         if unheard:
             self._log_traceback = False
-        runtime = _running()
+        runtime = process.running()
         if runtime is not None:
             error = asyncio.Future.exception(self)
             if error is not None:
@@ -298,7 +292,7 @@ class GatheredReply(Reply[R]):
         unheard = self._log_traceback
         if unheard:
             self._log_traceback = False
-        runtime = _running()
+        runtime = process.running()
         if runtime is not None and self._failed is not None:
             runtime.hearing.reply_dropped(self._failed, heard=not unheard)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -42,5 +41,7 @@ class History:
         self._at.append(now)
         if failure is not None:
             self.failures = [*self.failures[1 - policy.limit :], failure] if policy.limit > 1 else [failure]
+        from random import uniform  # a millisecond of importing that most procs never need
+
         first, longest = policy.backoff_s
-        return min(first * 2.0**mended, longest) * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - a pause
+        return min(first * 2.0**mended, longest) * uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - a pause

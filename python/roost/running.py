@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from roost import config as _config
-from roost import runtime as _runtime
+from roost import process
 from roost.context import handling
 from roost.endpoint import Actor
-from roost.hearing import left_unheard, raise_unheard
 from roost.mesh import ActorMesh, HostMesh, ProcMesh
 from roost.shape import Shape
 
@@ -35,7 +34,7 @@ def this_host() -> HostMesh:
 
 def this_proc() -> ProcMesh:
     """The calling process as a mesh of one proc."""
-    runtime = _runtime.current()
+    runtime = process.current()
     whole = Shape({})
     return ProcMesh._make(runtime.proc, runtime.name, runtime.proc, whole, whole, (runtime.proc,))
 
@@ -93,7 +92,9 @@ def run(
 
 
 async def _whole(main: Coroutine[Any, Any, T], supervise: Callable[[Failure], Awaitable[bool]] | None) -> T:
-    runtime = _runtime.current()
+    from roost.hearing import left_unheard, raise_unheard  # with the runtime, which starts here
+
+    runtime = process.current()
     runtime.root_supervise = supervise
     task = asyncio.current_task()
     terminated: list[bool] = []

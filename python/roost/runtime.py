@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from roost import config as _config
-from roost import serialize
+from roost import process, serialize
 from roost._roost import Done, Node
 from roost.context import handling
 from roost.dead_letters import DeadLetters, Job
@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from roost.mesh import ActorMesh, ProcMesh
     from roost.owning import OwnedMesh
     from roost.runner import Runner
-    from roost.shape import Shape
 
-__all__ = ["Job", "Runtime", "current", "decode_sizes", "encode_sizes", "running"]
+__all__ = ["Job", "Runtime"]
 
 T = TypeVar("T")
 
@@ -44,8 +43,6 @@ T = TypeVar("T")
 _RETIRED_MAX = 1000
 
 _logger = logging.getLogger("roost")
-
-_current: Runtime | None = None
 
 
 class Runtime:
@@ -235,8 +232,8 @@ class Runtime:
         control.close()
         # With the last reference its descriptors go, however long something holds this runtime.
         del control
-        if _current is self:
-            install(None)
+        if process.running() is self:
+            process.install(None)
             _config.release()
 
     def close_proc(self) -> None:
@@ -341,53 +338,3 @@ class _Ended:
         raise RuntimeError(
             "the job has ended, with its event loop or by the end of its process; start anew from a running loop"
         )
-
-
-def encode_sizes(shape: Shape) -> bytes:
-    """Names and sizes of a mesh, for a message's header."""
-    return ",".join(f"{name}={size}" for name, size in shape.sizes.items()).encode()
-
-
-def decode_sizes(sizes: bytes) -> dict[str, int]:
-    """What `encode_sizes` encoded."""
-    if not sizes:
-        return {}
-    return {name: int(size) for name, _, size in (one.partition("=") for one in sizes.decode().split(","))}
-
-
-def running() -> Runtime | None:
-    """The runtime of this process, if it has one."""
-    return _current
-
-
-def install(runtime: Runtime | None) -> None:
-    """Make a runtime this process's own."""
-    global _current  # noqa: PLW0603 - a process has one
-    _current = runtime
-
-
-def current() -> Runtime:
-    """The runtime of this process; started at first use."""
-    runtime = _current
-    if runtime is not None:
-        if os.getpid() != runtime.pid:
-            runtime.check_usable()
-        if not runtime.loop.is_closed():
-            return _checked(runtime)
-        runtime.close()
-    from roost.driving import start
-
-    return start()
-
-
-def _checked(runtime: Runtime) -> Runtime:
-    if threading.get_ident() != runtime.thread:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return runtime
-        raise RuntimeError(
-            "roost runs on another event loop, in another thread; use it from there, or from a thread without a loop, "
-            "or let that loop end first"
-        )
-    return runtime

@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 
 from roost import config as _config
-from roost import runtime as _runtime
-from roost import serialize
+from roost import process, serialize
 
 # Whatever a proc needs is imported by its template, so that a forked proc imports nothing.
 from roost import calls, driving, elsewhere, hosting, spawning  # noqa: F401 isort: skip # pyright: ignore[reportUnusedImport]
+from roost.runtime import Runtime
 from roost.shape import Shape
 
 if TYPE_CHECKING:
     from roost._roost import Control
-    from roost.runtime import Runtime
 
 __all__ = ["run_proc"]
 
@@ -36,16 +35,16 @@ def run_proc(spec: dict[str, Any], control: Control, data_fd: int, started_page_
     if spec.get("cpus"):
         os.sched_setaffinity(0, spec["cpus"])
     code = uvloop.run(_live(spec, control, data_fd, started_page_fd))
-    _runtime.install(None)
+    process.install(None)
     return code
 
 
 async def _live(spec: dict[str, Any], control: Control, data_fd: int, started_page_fd: int) -> int:
-    runtime = _runtime.Runtime(
+    runtime = Runtime(
         job=spec["job"], proc=spec["proc"], incarnation=spec["incarnation"], name=spec["name"], owner=spec["owner"],
         control=control, loop=asyncio.get_running_loop(),
     )  # fmt: skip
-    _runtime.install(runtime)
+    process.install(runtime)
     runtime.stopping = asyncio.Event()
     runtime.members.note_self(spec["mesh_name"], Shape(spec["sizes"]), spec["rank"])
     runtime.open()

@@ -554,3 +554,15 @@ def _listed(names: Iterable[str]) -> str:
 
 SCALAR = Shape()
 """The shape of a single rank."""
+
+
+def encode_sizes(shape: Shape) -> bytes:
+    """Names and sizes of a mesh, for a message's header."""
+    return ",".join(f"{name}={size}" for name, size in shape.sizes.items()).encode()
+
+
+def decode_sizes(sizes: bytes) -> dict[str, int]:
+    """What `encode_sizes` encoded."""
+    if not sizes:
+        return {}
+    return {name: int(size) for name, _, size in (one.partition("=") for one in sizes.decode().split(","))}

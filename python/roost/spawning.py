@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from roost import serialize
 from roost.constructing import pack
 from roost.failure import Bind, Restart
+from roost.ids import new_id
 from roost.mesh import ActorMesh, ProcMesh, check_actor_class
 from roost.owned_actors import OwnedActors
 from roost.owned_procs import OwnedProcs
@@ -67,8 +67,8 @@ def spawn_procs(
     runtime.check_usable()
     whole = Shape(per_host or {})
     request = _Request(runtime, name or "procs", whole, env, tuple(preload), bind, start, gpus_per_proc, setup)
-    mesh = random.getrandbits(63) | 1
-    procs = tuple(random.getrandbits(63) | 1 for _ in range(len(whole)))
+    mesh = new_id()
+    procs = tuple(new_id() for _ in range(len(whole)))
     request.mesh, request.procs = mesh, procs
     ranks = [(procs[rank], request.label(rank), *request.of(rank, 0)) for rank in range(len(whole))]
     record = OwnedProcs(runtime, mesh, request.name, whole, supervise, procs, restart)
@@ -110,7 +110,7 @@ def spawn_actors(
     parent = runtime.owned.get(procs._id)
     policy = _checked_policy(options.get("restart"))
     waits = parent is not None and getattr(parent.policy, "while_down", "fail") == "wait"  # type: ignore[attr-defined]
-    mesh = random.getrandbits(63) | 1
+    mesh = new_id()
     handle = ActorMesh._make(mesh, name, runtime.proc, procs, per_proc, None, kind, waits)
     packed = pack(handle, args, kwargs, {"cleanup_timeout_s": options.get("cleanup_timeout_s"), "restart": policy})
     if len(packed) > runtime.config.message_bytes_max:

@@ -1,7 +1,9 @@
 import subprocess
 import sys
 
-HEAVY = ("numpy", "torch", "cloudpickle", "uvloop", "dataclasses", "json", "datetime")
+HEAVY = (
+    "numpy", "torch", "cloudpickle", "uvloop", "dataclasses", "json", "datetime", "random", "pickle", "roost.runtime",
+)  # fmt: skip
 
 
 def test_import_is_quick_because_it_leaves_much_out():

@@ -1,0 +1,56 @@
+"""The runtime of this process, if it has one: started, and imported, at first use.
+
+A program that only defines actors, as everything does that a proc imports, pays for none of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from roost.runtime import Runtime
+
+__all__ = ["current", "install", "running"]
+
+_current: Runtime | None = None
+
+
+def running() -> Runtime | None:
+    """The runtime of this process, if it has one."""
+    return _current
+
+
+def install(runtime: Runtime | None) -> None:
+    """Make a runtime this process's own."""
+    global _current  # noqa: PLW0603 - a process has one
+    _current = runtime
+
+
+def current() -> Runtime:
+    """The runtime of this process; started at first use."""
+    runtime = _current
+    if runtime is not None:
+        if os.getpid() != runtime.pid:
+            runtime.check_usable()
+        if not runtime.loop.is_closed():
+            return _checked(runtime)
+        runtime.close()
+    from roost.driving import start
+
+    return start()
+
+
+def _checked(runtime: Runtime) -> Runtime:
+    if threading.get_ident() != runtime.thread:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return runtime
+        raise RuntimeError(
+            "roost runs on another event loop, in another thread; use it from there, or from a thread without a loop, "
+            "or let that loop end first"
+        )
+    return runtime
