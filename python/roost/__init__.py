@@ -18,7 +18,8 @@ from roost.running import handle, run, this_host, this_proc
 from roost.shape import Point, ValueMesh
 
 if TYPE_CHECKING:
-    from roost.channel import Accumulator, Channel, Port, PortReceiver
+    from roost.accumulator import Accumulator
+    from roost.channel import Channel, Port, PortReceiver
 
 __all__ = [
     "Accumulator",
@@ -63,8 +64,12 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # Channels bring pickling with them, which a program that only defines actors does not need.
-    if name in {"Accumulator", "Channel", "Port", "PortReceiver"}:
+    if name in {"Channel", "Port", "PortReceiver"}:
         from roost import channel
 
         return getattr(channel, name)
+    if name == "Accumulator":
+        from roost.accumulator import Accumulator
+
+        return Accumulator
     raise AttributeError(f"module 'roost' has no attribute {name!r}")

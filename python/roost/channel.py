@@ -1,26 +1,27 @@
-"""Values outside calls: `Channel`, `Port`, `PortReceiver`, the port that answers a call, and `Accumulator`."""
+"""Values outside calls: `Channel`, `Port`, `PortReceiver`."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from roost import serialize
-from roost.errors import RoostError
+from roost.errors import MessageTooLargeError
 from roost.ids import new_id
 from roost.reply import Reply, fail_reply
+from roost.waiting import Bell
 
 if TYPE_CHECKING:
-    from roost._roost import Message
+    from roost.errors import ActorDied
+    from roost.ports import PortValue
+    from roost.runtime import Runtime
 
-__all__ = ["Accumulator", "Channel", "Port", "PortReceiver"]
+__all__ = ["Channel", "Port", "PortReceiver"]
 
 T = TypeVar("T")
-A = TypeVar("A")
 
-VALUE, ERROR, CLOSE = range(3)
+VALUE, ERROR, CLOSE, HOLDS = range(4)
 
 
 class Port(Generic[T]):
@@ -32,16 +33,18 @@ class Port(Generic[T]):
         self._proc = proc
         self._port = port
         self._limit = limit
-        self._sender: Any = None
+        self._sender: PortSender | None = None
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         return Port, (self._proc, self._port, self._limit)
 
-    def _sending(self) -> Any:
-        if self._sender is None:
-            from roost.process import current
+    def _sending(self) -> PortSender:
+        from roost.process import current
 
-            self._sender = current().ports.sender(self._proc, self._port, self._limit)
+        # Asked each time: it refuses a forked child, and a loop that is not this job's.
+        runtime = current()
+        if self._sender is None:
+            self._sender = runtime.ports.sender(self._proc, self._port, self._limit)
         return self._sender
 
     def send(self, value: T) -> Reply[None]:
@@ -49,52 +52,57 @@ class Port(Generic[T]):
 
         Raises:
             ActorDied: the receiver has ended.
+            TypeError: the value cannot be pickled.
+            MessageTooLargeError: it passes the limit of a message.
         """
-        return self._sending().send(VALUE, serialize.dumps_alone(value))  # type: ignore[no-any-return]
+        return self._sending().send(VALUE, value)
 
     def error(self, error: BaseException) -> Reply[None]:
         """Send an exception: `recv` raises it."""
-        return self._sending().send(ERROR, serialize.dump_exception(error))  # type: ignore[no-any-return]
+        return self._sending().send(ERROR, serialize.dump_exception(error))
 
     def close(self) -> Reply[None]:
         """Say that this sender sends no more."""
-        return self._sending().send(CLOSE, b"")  # type: ignore[no-any-return]
+        return self._sending().send(CLOSE, b"")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Port) and (other._proc, other._port) == (self._proc, self._port)
+
+    def __hash__(self) -> int:
+        return hash((self._proc, self._port))
 
     def __repr__(self) -> str:
         return f"Port({self._port:x} of proc {self._proc:x})"
 
 
 class PortReceiver(AsyncIterator[T]):
-    """Where values arrive: `await receiver.recv()`, or `async for`."""
+    """Where values arrive: `await receiver.recv()`, or `async for`. Dropping it closes it."""
 
-    def __init__(self, runtime: Any, port: int, limit: int, senders: int) -> None:
+    def __init__(self, runtime: Runtime, port: int, senders: int) -> None:
         self._runtime = runtime
         self._port = port
-        self._limit = limit
         self._senders = senders
-        self._queue: deque[tuple[int, int, bytes]] = deque()
-        self._waiter: asyncio.Future[None] | None = None
+        self._queue: deque[tuple[int, int, PortValue]] = deque()
+        self._bell = Bell()
+        # By the sender's proc: how many values were taken of it.
         self._taken: dict[int, int] = {}
+        # Procs that sent something and have not closed.
         self._known: set[int] = set()
         self._closed = False
 
-    def push(self, sender: int, what: int, payload: bytes) -> None:
+    def push(self, sender: int, what: int, value: PortValue) -> None:
         """Something arrived."""
         self._known.add(sender)
-        self._queue.append((sender, what, payload))
-        self._wake()
+        self._queue.append((sender, what, value))
+        self._bell.ring()
 
-    def sender_died(self, proc: int, error: BaseException) -> None:
-        """A proc that had sent something has ended without closing."""
+    def sender_died(self, proc: int, error: ActorDied) -> None:
+        """A proc has ended: it will not close what it began to send."""
         if proc in self._known:
-            self._known.discard(proc)
             self.push(proc, ERROR, serialize.dump_exception(error))
-            self._known.discard(proc)
-
-    def _wake(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+            self.push(proc, CLOSE, b"")
+        # Its next incarnation counts from the start.
+        self._taken.pop(proc, None)
 
     async def recv(self) -> T:
         """The next value.
@@ -107,25 +115,36 @@ class PortReceiver(AsyncIterator[T]):
             while not self._queue:
                 if self._senders <= 0 or self._closed:
                     raise StopAsyncIteration
-                self._waiter = asyncio.get_running_loop().create_future()
-                await self._waiter
-            sender, what, payload = self._queue.popleft()
-            taken = self._taken[sender] = self._taken.get(sender, 0) + 1
-            self._runtime.ports.taken(self._port, sender, taken)
+                await self._bell.wait()
+            sender, what, value = self._queue.popleft()
             if what == CLOSE:
                 self._senders -= 1
                 self._known.discard(sender)
-                continue
+                if self._senders <= 0:
+                    self._bell.ring()
+            if sender in self._known or what == CLOSE:
+                taken = self._taken[sender] = self._taken.get(sender, 0) + 1
+                self._runtime.ports.taken(self._port, sender, taken)
             if what == ERROR:
-                raise serialize.load_exception(payload)
-            return serialize.loads(payload)  # type: ignore[no-any-return]
+                assert isinstance(value, bytes)
+                raise serialize.load_exception(value)
+            if what == VALUE:
+                loaded: T = (
+                    serialize.loads(value) if isinstance(value, bytes) else serialize.loads(value[0], buffers=value[1])
+                )
+                return loaded
 
     def close(self) -> None:
         """Take no more values: senders get an error."""
         if not self._closed:
             self._closed = True
-            self._runtime.ports.close(self._port)
-            self._wake()
+            self._runtime.ports.close(self._port, self._known)
+            self._bell.ring()
+
+    def __del__(self) -> None:
+        runtime = self._runtime
+        if not self._closed and not runtime.closed and not runtime.loop.is_closed():
+            runtime.on_loop(lambda: runtime.ports.close(self._port, self._known))
 
     def __aiter__(self) -> PortReceiver[T]:
         return self
@@ -154,7 +173,7 @@ class Channel(Generic[T]):
         if senders < 1:
             raise ValueError(f"senders={senders}: a channel has at least one sender")
         port = new_id()
-        receiver: PortReceiver[T] = PortReceiver(runtime, port, limit, senders)
+        receiver: PortReceiver[T] = PortReceiver(runtime, port, senders)
         runtime.ports.open(port, receiver)
         return Port(runtime.proc, port, limit), receiver
 
@@ -164,7 +183,7 @@ class PortSender:
 
     __slots__ = ("_limit", "_port", "_proc", "_runtime", "_sent", "_taken", "_waiting", "ended")
 
-    def __init__(self, runtime: Any, proc: int, port: int, limit: int) -> None:
+    def __init__(self, runtime: Runtime, proc: int, port: int, limit: int) -> None:
         self._runtime = runtime
         self._proc = proc
         self._port = port
@@ -174,20 +193,29 @@ class PortSender:
         self._waiting: deque[tuple[int, Reply[None]]] = deque()
         self.ended: BaseException | None = None
 
-    def send(self, what: int, payload: bytes) -> Reply[None]:
+    def send(self, what: int, value: Any) -> Reply[None]:
         """Send; the reply is done when there is room for the next."""
+        captured = self._captured(value) if what == VALUE else value
         reply: Reply[None] = Reply(loop=self._runtime.loop)
-        self._runtime.on_loop(lambda: self._send(what, payload, reply))
+        self._runtime.on_loop(lambda: self._send(what, captured, reply))
         return reply
 
-    def _send(self, what: int, payload: bytes, reply: Reply[None]) -> None:
+    def _captured(self, value: Any) -> PortValue:
+        captured: PortValue = self._runtime.sharing.dump(value, self._proc)
+        size = self._runtime.sharing.size_of(captured)
+        limit = self._runtime.config.message_bytes_max
+        if size > limit:
+            raise MessageTooLargeError(size, limit, "message_bytes_max", "value for a port")
+        return captured
+
+    def _send(self, what: int, value: PortValue, reply: Reply[None]) -> None:
         if self.ended is None:
-            self.ended = self._runtime.members.error_of(self._proc)
+            self.ended = self._runtime.ports.end_of(self._proc, self._port)
         if self.ended is not None:
             fail_reply(reply, self.ended)
             return
         self._sent += 1
-        self._runtime.ports.send(self._proc, self._port, what, payload)
+        self._runtime.ports.send(self._proc, self._port, what, value)
         if self._sent - self._taken <= self._limit:
             reply.set_result(None)
         else:
@@ -209,101 +237,4 @@ class PortSender:
             fail_reply(reply, error)
 
 
-class ReplyPort(Generic[T]):
-    """The port that an endpoint with `reply="port"` is handed: answers its call, later, many times, or from elsewhere."""
-
-    __slots__ = ("_message", "_runner")
-
-    def __init__(self, message: Message) -> None:
-        self._message = message
-        self._runner = message.runner
-
-    def send(self, value: T) -> Reply[None]:
-        """Answer. A call takes one answer; a stream takes many, until `close()`."""
-        runtime = self._runner.hosted.runtime
-        done: Reply[None] = Reply(loop=runtime.loop)
-
-        def answer() -> None:
-            try:
-                if self._message.wants_stream:
-                    self._message.item(value)
-                else:
-                    self._message.reply(value)
-            except Exception as error:
-                fail_reply(done, error)
-            else:
-                done.set_result(None)
-
-        runtime.on_loop(answer)
-        return done
-
-    def error(self, error: BaseException) -> None:
-        """Answer with an exception."""
-        runner, message = self._runner, self._message
-        runner.hosted.runtime.on_loop(lambda: runner.answer_error(message, error))
-
-    def close(self) -> None:
-        """End a stream of answers."""
-        message = self._message
-        self._runner.hosted.runtime.on_loop(lambda: message.end() if message.wants_stream else self._dropped())
-
-    def _dropped(self) -> None:
-        if not self._message.answered:
-            self._runner.answer_error(
-                self._message, RoostError(f"the port of {self._message.name} was closed without an answer")
-            )
-
-    def __del__(self) -> None:
-        message = self._message
-        if message.answered or not message.has_caller:
-            return
-        if message.wants_stream:
-            self.close()
-        else:
-            text = f"the port of {message.name} was dropped without an answer"
-            self._runner.hosted.runtime.on_loop(lambda: self._runner.answer_error(message, RoostError(text)))
-
-
-class Accumulator(Generic[A]):
-    """Folds the answers of a mesh as they come.
-
-    Args:
-        endpoint: an endpoint on a mesh, as `mesh.score`.
-        identity: what the fold begins with.
-        combine: `combine(so_far, answer)`.
-    """
-
-    def __init__(self, endpoint: Any, identity: A, combine: Callable[[A, Any], A]) -> None:
-        self._endpoint = endpoint
-        self._identity = identity
-        self._combine = combine
-
-    def accumulate(self, *args: Any, **kwargs: Any) -> Reply[A]:
-        """Call every rank with these arguments, and fold the answers."""
-        from roost.process import current
-
-        runtime = current()
-        stream = self._endpoint.stream(*args, **kwargs)
-        reply: Reply[A] = Reply(loop=runtime.loop)
-
-        async def fold() -> None:
-            result = self._identity
-            try:
-                async for _, value in stream:
-                    result = self._combine(result, value)
-            except BaseException as error:
-                fail_reply(reply, error)
-                await stream.aclose()
-            else:
-                if not reply.done():
-                    reply.set_result(result)
-
-        def begin() -> None:
-            task = runtime.keep(fold())
-            reply.add_done_callback(lambda done: task.cancel() if done.cancelled() else None)
-
-        runtime.on_loop(begin)
-        return reply
-
-
-__all__ += ["PortSender", "ReplyPort"]
+__all__ += ["PortSender"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
 from roost.failure import Event, Failure
 from roost.shape import Point
+from roost.waiting import Bell
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -35,7 +35,7 @@ class EventStream(AsyncIterator[Event]):
         self._wants = wants
         self._closed = closed
         self._ended = False
-        self._waiter: asyncio.Future[None] | None = None
+        self._bell = Bell()
 
     def push(self, event: Event) -> None:
         """Add an event; the oldest make way when the reader is slow."""
@@ -51,17 +51,12 @@ class EventStream(AsyncIterator[Event]):
                 )
             self._events.appendleft(gap)
         self._events.append(event)
-        self._wake()
+        self._bell.ring()
 
     def end(self) -> None:
         """No more events come."""
         self._ended = True
-        self._wake()
-
-    def _wake(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        self._bell.ring()
 
     def __aiter__(self) -> EventStream:
         return self
@@ -70,8 +65,7 @@ class EventStream(AsyncIterator[Event]):
         while not self._events:
             if self._ended:
                 raise StopAsyncIteration
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
+            await self._bell.wait()
         return self._events.popleft()
 
     def __del__(self) -> None:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-import pickle
-from typing import TYPE_CHECKING, Any
+import struct
+from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import WeakValueDictionary
 
 from roost.errors import StoppedError
+from roost.waiting import Bell
 
 if TYPE_CHECKING:
-    import asyncio
+    from collections.abc import Iterable, Sequence
 
     from roost.channel import PortReceiver, PortSender
+    from roost.errors import ActorDied
     from roost.runtime import Runtime
 
-__all__ = ["Ports", "Streams"]
+__all__ = ["PortValue", "Ports", "Streams"]
+
+# A value on its way: its pickle, with its large parts when it has any.
+PortValue: TypeAlias = "bytes | tuple[bytes, Sequence[Any]]"
 
 # Items of a stream on their way before its generator waits.
 STREAM_WINDOW = 64
 # What a receiver that is closed says that it took.
 _CLOSED = (1 << 64) - 1
+# What the reader of a stream says: the call, the rank, and how many values it took.
+_TAKEN = struct.Struct("<QIQ")
 
 
 class Ports:
@@ -26,16 +34,25 @@ class Ports:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._receivers: dict[int, PortReceiver[Any]] = {}
+        # A receiver that its user dropped takes nothing more.
+        self._receivers: WeakValueDictionary[int, PortReceiver[Any]] = WeakValueDictionary()
+        self._kept: dict[int, Any] = {}
         self._senders: dict[tuple[int, int], PortSender] = {}
 
     def open(self, port: int, receiver: PortReceiver[Any]) -> None:
         """A channel ends here."""
         self._receivers[port] = receiver
 
-    def close(self, port: int) -> None:
-        """A channel's receiver takes no more."""
+    def keep(self, port: int, end: Any) -> None:
+        """The same for an end that nobody else holds."""
+        self._kept[port] = end
+
+    def close(self, port: int, senders: Iterable[int]) -> None:
+        """A channel's receiver takes no more: whoever waits for room hears of it."""
         self._receivers.pop(port, None)
+        self._kept.pop(port, None)
+        for sender in senders:
+            self.taken(port, sender, _CLOSED)
 
     def sender(self, proc: int, port: int, limit: int) -> PortSender:
         """This process's way to a port."""
@@ -47,46 +64,54 @@ class Ports:
             sender = self._senders[key] = PortSender(self._runtime, proc, port, limit)
         return sender
 
-    def send(self, proc: int, port: int, what: int, payload: bytes) -> None:
+    def end_of(self, proc: int, port: int) -> ActorDied | None:
+        """The error for whoever sends to a port that takes nothing any more, as far as is known here."""
+        if proc == self._runtime.proc and port not in self._receivers and port not in self._kept:
+            return self._closed_error()
+        return self._runtime.members.error_of(proc)
+
+    def _closed_error(self) -> StoppedError:
+        return StoppedError("the channel's receiver is closed")
+
+    def send(self, proc: int, port: int, what: int, value: PortValue) -> None:
         """Send to a port, here or elsewhere."""
         if proc == self._runtime.proc:
-            self._runtime.loop.call_soon(self.came, port, proc, what, payload)
-        else:
-            self._runtime.node.send_port_item(proc, port, what, payload)
+            payload, buffers = (value, None) if isinstance(value, bytes) else value
+            self._runtime.loop.call_soon(self.came, port, proc, what, payload, buffers)
+        elif not self._runtime.closed:
+            self._runtime.node.send_port_item(proc, port, what, value)
 
-    def came(self, port: int, sender: int, what: int, payload: bytes) -> None:
+    def came(self, port: int, sender: int, what: int, payload: bytes, buffers: Sequence[Any] | None) -> None:
         """A value for a port of this process."""
-        receiver = self._receivers.get(port)
+        receiver = self._receivers.get(port) or self._kept.get(port)
         if receiver is not None:
-            receiver.push(sender, what, payload)
-        elif sender == self._runtime.proc:
-            self.took(port, sender, -1)
+            receiver.push(sender, what, payload if buffers is None else (payload, buffers))
         else:
-            self._runtime.node.port_taken(sender, port, _CLOSED)
+            self.taken(port, sender, _CLOSED)
 
     def taken(self, port: int, sender: int, total: int) -> None:
         """A receiver of this process took values."""
         if sender == self._runtime.proc:
             self.took(port, sender, total)
-        else:
+        elif not self._runtime.closed:
             self._runtime.node.port_taken(sender, port, total)
 
     def took(self, port: int, receiver: int, total: int) -> None:
         """The receiver of a port that we send to took values."""
         sender = self._senders.get((receiver, port))
         if sender is not None:
-            if total < 0 or total == _CLOSED:
-                sender.end(StoppedError("the channel's receiver is closed"))
+            if total == _CLOSED:
+                sender.end(self._closed_error())
             else:
                 sender.taken(total)
 
-    def peer_gone(self, proc: int, error: BaseException) -> None:
+    def peer_gone(self, proc: int, error: ActorDied) -> None:
         """A process has ended: so have its ports, and receivers hear that it sends no more."""
         for (receiver, port), sender in list(self._senders.items()):
             if receiver == proc:
                 sender.end(error)
                 del self._senders[receiver, port]
-        for one in list(self._receivers.values()):
+        for one in [*self._receivers.values(), *self._kept.values()]:
             one.sender_died(proc, error)
 
 
@@ -95,16 +120,15 @@ class Streams:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        # By (the reader's proc, call, rank).
-        self._taken: dict[tuple[int, int, int], int] = {}
-        self._waiters: dict[tuple[int, int, int], asyncio.Future[None]] = {}
+        # Streams that are made here, by (the reader's proc, call, rank): what their readers took, and a bell for their generators.
+        self._made: dict[tuple[int, int, int], _Made] = {}
 
     def taken(self, call: int, rank: int, total: int) -> None:
         """The reader of a stream of ours took values; the generator hears of it now and then."""
         if total % (STREAM_WINDOW // 4) == 0:
             proc = self._runtime.node.proc_of(call, rank)
             if proc is not None:
-                payload = pickle.dumps((call, rank, total), 5)
+                payload = _TAKEN.pack(call, rank, total)
                 if proc == self._runtime.proc:
                     self.took(0, proc, [], payload)
                 else:
@@ -112,22 +136,31 @@ class Streams:
 
     def took(self, _mesh: int, sender: int, _ranks: list[tuple[int, int]], payload: bytes) -> None:
         """The reader of a stream that is made here took values."""
-        call, rank, total = pickle.loads(payload)
-        key = (sender, call, rank)
-        self._taken[key] = total
-        waiter = self._waiters.pop(key, None)
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        call, rank, total = _TAKEN.unpack(payload)
+        made = self._made.get((sender, call, rank))
+        if made is not None:
+            made.taken = total
+            made.bell.ring()
 
     async def room(self, message: Any, sent: int) -> None:
         """Wait until the reader of a stream is not too far behind."""
         key = (message.sender, message.call, message.rank)
-        while sent - self._taken.get(key, 0) >= STREAM_WINDOW:
-            waiter = self._waiters[key] = self._runtime.loop.create_future()
-            await waiter
+        made = self._made.get(key)
+        if made is None:
+            made = self._made[key] = _Made()
+        while sent - made.taken >= STREAM_WINDOW:
+            await made.bell.wait()
 
     def done(self, message: Any) -> None:
         """A stream ended here."""
-        key = (message.sender, message.call, message.rank)
-        self._taken.pop(key, None)
-        self._waiters.pop(key, None)
+        self._made.pop((message.sender, message.call, message.rank), None)
+
+
+class _Made:
+    """How far the reader of one stream has come."""
+
+    __slots__ = ("bell", "taken")
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self.bell = Bell()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from roost import process
 from roost.errors import BlockingWaitError, CallTimeoutError, MeshError, RemoteError
+from roost.waiting import Bell
 
 if TYPE_CHECKING:
     from roost.shape import Point, ValueMesh
@@ -319,12 +320,12 @@ class Broadcast:
 class StreamSink:
     """Where the data lane puts the answers of a stream; the `Stream` in the user's hands reads it."""
 
-    __slots__ = ("_call", "closed", "live", "queue", "taken", "waiter")
+    __slots__ = ("_call", "bell", "closed", "live", "queue", "taken")
 
     def __init__(self, size: int) -> None:
         self.live = set(range(size))
         self.queue: deque[tuple[int, object, bool]] = deque()
-        self.waiter: asyncio.Future[None] | None = None
+        self.bell = Bell()
         self._call = 0
         self.taken: dict[int, int] = {}
         self.closed = False
@@ -337,7 +338,7 @@ class StreamSink:
         """This rank gives no more."""
         self.live.discard(rank)
         if not self.live:
-            self.wake()
+            self.bell.ring()
 
     def rank_value(self, rank: int, value: object) -> None:
         """The only value of one rank."""
@@ -353,13 +354,7 @@ class StreamSink:
     def _push(self, rank: int, value: object, failed: bool) -> None:
         if not self.closed:
             self.queue.append((rank, value, failed))
-            self.wake()
-
-    def wake(self) -> None:
-        """Let the reader look again."""
-        waiter, self.waiter = self.waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+            self.bell.ring()
 
 
 class Stream(AsyncIterator[tuple["Point", R]]):
@@ -389,8 +384,7 @@ class Stream(AsyncIterator[tuple["Point", R]]):
         while not sink.queue:
             if not sink.live or sink.closed:
                 raise StopAsyncIteration
-            sink.waiter = asyncio.get_running_loop().create_future()
-            await sink.waiter
+            await sink.bell.wait()
         rank, value, failed = sink.queue.popleft()
         if rank in sink.live:
             # The other end goes on producing as this one takes.
@@ -412,7 +406,7 @@ class Stream(AsyncIterator[tuple["Point", R]]):
             sink.queue.clear()
             if sink.live and sink._call:
                 self._runtime.cancel(sink._call)
-            sink.wake()
+            sink.bell.ring()
 
     def __del__(self) -> None:
         self._cancel()

@@ -11,9 +11,9 @@ from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
 from roost import serialize
-from roost.channel import ReplyPort
 from roost.context import handling
 from roost.errors import RemoteError
+from roost.reply_port import ReplyPort
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -273,6 +273,7 @@ class Runner:
             else:
                 message.reply([value async for value in values])
         finally:
+            self.hosted.runtime.streams.done(message)
             await values.aclose()
 
     async def _with_port(self, message: Message, endpoint: EndpointInfo) -> None:

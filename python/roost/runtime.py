@@ -228,6 +228,7 @@ class Runtime:
         if not self.loop.is_closed():
             self.loop.remove_reader(self.control.fd)
             self.node.close()
+        self.sharing.close()
         control, self.control = self.control, cast("Control", _Ended())
         control.close()
         # With the last reference its descriptors go, however long something holds this runtime.

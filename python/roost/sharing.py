@@ -9,7 +9,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from roost import serialize
-from roost._roost import SegmentMap, SegmentPool
+from roost._roost import SegmentMap, SegmentPart, SegmentPool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,6 +66,13 @@ class Sharing:
             self._trimming = True
             self._runtime.loop.call_soon_threadsafe(self._trim)
         return payload, self.pool.capture(dumped.buffers)
+
+    def size_of(self, captured: bytes | tuple[bytes, Sequence[Any]]) -> int:
+        """Bytes of what was captured, shared memory too."""
+        if isinstance(captured, bytes):
+            return len(captured)
+        parts = (part.length if isinstance(part, SegmentPart) else memoryview(part).nbytes for part in captured[1])
+        return len(captured[0]) + sum(parts)
 
     def _define(self, definitions: tuple[bytes, ...], procs: Sequence[int]) -> None:
         """Send the classes that these procs do not have; in order with the message that names them."""
@@ -147,6 +154,10 @@ class Sharing:
         self.map.sender_gone(proc)
         self.pool.receiver_gone(proc)
         self._known.pop(proc, None)
+
+    def close(self) -> None:
+        """The job has ended: its segments go, also when something holds on to this."""
+        self.pool = SegmentPool(bytes_max=0)
 
     def before_fork(self) -> None:
         """A forked child would see the next message in pages that it shares: segments in use never go back."""

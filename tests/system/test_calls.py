@@ -4,7 +4,7 @@ import asyncio
 
 import numpy as np
 import pytest
-from loops import Job, in_the_job
+from loops import in_the_job
 from working import Worker, heard, let_go, was_heard
 
 from roost import MeshError, Point, ValueMesh, each, this_proc
@@ -282,7 +282,3 @@ class TestErrors:
         except* LookupError as group:
             seen.extend(group.exceptions)
         assert [str(error) for error in seen] == ["boom"]
-
-
-def test_the_loop_is_shared(job):
-    assert Job.runner is job

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 
-from roost import Actor, context, each, endpoint, handle
+from roost import Actor, Channel, context, each, endpoint, handle
 
 
 class Worker(Actor):
@@ -130,7 +130,12 @@ class Worker(Actor):
     @endpoint(concurrent=True)
     async def count_beside(self, stop):
         for number in range(stop):
+            self.made = number + 1
             yield number
+
+    @endpoint(concurrent=True)
+    async def made_so_far(self):
+        return self.made
 
     # With ports.
     @endpoint(reply="port")
@@ -173,6 +178,15 @@ class Worker(Actor):
         pass
 
     @endpoint
+    async def open_channel(self, limit=None):
+        port, self.receiver = Channel.open(limit=limit)
+        return port
+
+    @endpoint
+    async def take_all(self):
+        return [value async for value in self.receiver]
+
+    @endpoint
     async def keep(self, port):
         self.port = port
 
@@ -180,6 +194,16 @@ class Worker(Actor):
     async def send_to(self, port, *values):
         for value in values:
             await port.send(value)
+
+    @endpoint
+    async def pass_on(self, port, other, name, *args):
+        await other.call_one(name, port, *args)
+
+    @endpoint
+    async def send_many(self, port, count):
+        for number in range(count):
+            await port.send(number)
+        await port.close()
 
     @endpoint
     async def send_error(self, port, error):

@@ -58,7 +58,7 @@ pub(crate) struct Hooks {
     pub(crate) cancelled: Py<PyAny>,
     /// `undelivered(sender, endpoint, reason)`: a broadcast that its actor did not take.
     pub(crate) undelivered: Py<PyAny>,
-    /// `port_item(port, sender, status, payload)`.
+    /// `port_item(port, sender, what, pickle, its buffers or None)`.
     pub(crate) port_item: Py<PyAny>,
     /// `broken(proc, text)`: the connection carries bytes that are no frames of ours.
     pub(crate) broken: Py<PyAny>,

@@ -132,18 +132,25 @@ impl Payload {
                 Some(value) => Ok(value),
                 None => hooks.loads.bind(py).call1((&self.pickle,)),
             },
-            Some(parts) => {
-                let buffers = PyList::empty(py);
-                for part in parts {
-                    match part {
-                        Part::Inline(bytes) => buffers.append(bytes)?,
-                        Part::Shared(part) => buffers.append(part)?,
-                        Part::Held(hold) => buffers.append(Bound::new(py, SegmentMap::buffer(hold))?)?,
-                    }
-                }
-                hooks.loads_parts.bind(py).call1((&self.pickle, buffers))
+            Some(_) => hooks
+                .loads_parts
+                .bind(py)
+                .call1((&self.pickle, self.buffers(py)?)),
+        }
+    }
+
+    /// The parts as what `pickle.loads` takes for its buffers. None without parts.
+    pub(crate) fn buffers<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
+        let Some(parts) = &self.parts else { return Ok(None) };
+        let buffers = PyList::empty(py);
+        for part in parts {
+            match part {
+                Part::Inline(bytes) => buffers.append(bytes)?,
+                Part::Shared(part) => buffers.append(part)?,
+                Part::Held(hold) => buffers.append(Bound::new(py, SegmentMap::buffer(hold))?)?,
             }
         }
+        Ok(Some(buffers))
     }
 }
 

@@ -142,7 +142,10 @@ impl Node {
                 flags,
                 payload,
             } => {
-                hooks.port_item.call1(py, (port, sender, flags, payload.pickle))?;
+                let buffers = payload.buffers(py)?;
+                hooks
+                    .port_item
+                    .call1(py, (port, sender, flags, payload.pickle, buffers))?;
             }
             Action::PortTaken { port, sender, total } => {
                 hooks.port_taken.call1(py, (port, sender, total))?;

@@ -6,6 +6,7 @@ use roost_core::wire::Cancel;
 use super::{Action, Node, State};
 use crate::cell::Cancelled;
 use crate::outgoing::Outgoing;
+use crate::peer::Stalled;
 
 impl Node {
     /// Give up on a call: its message is taken back or its endpoint cancelled.
@@ -71,15 +72,12 @@ impl State {
             return;
         };
         let mut dropped: Vec<Outgoing> = Vec::new();
-        let mut kept = std::collections::VecDeque::new();
-        for message in std::mem::take(&mut peer.backlog) {
-            if message.call == call {
-                dropped.push(message);
-            } else {
-                kept.push_back(message);
+        for frame in std::mem::take(&mut peer.backlog) {
+            match frame {
+                Stalled::Message(message, _) if message.call == call => dropped.push(message),
+                other => peer.backlog.push_back(other),
             }
         }
-        peer.backlog = kept;
         if let Some(link) = &mut peer.link {
             dropped.extend(link.forget_call(call));
             if !link.closed {

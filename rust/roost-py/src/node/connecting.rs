@@ -61,9 +61,7 @@ pub(super) fn adopt(
         let raw = link.raw_fd();
         let old = peer.link.replace(link);
         let backlog = std::mem::take(&mut peer.backlog);
-        for message in backlog {
-            state.send_held(py, proc, message, &mut actions);
-        }
+        state.send_stalled(py, proc, backlog, &mut actions);
         state.flush_one(proc, &mut actions);
         if let Some(old) = old {
             actions.push(Action::Ended { fd: old.raw_fd() });

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 
 use super::{Action, Node, State};
 use crate::outgoing::Outgoing;
-use crate::peer::Standing;
+use crate::peer::{Stalled, Standing};
 use crate::pending::{Answers, Letter, Orphans, UNSENT};
 
 /// What `lost` gives to Python.
@@ -96,7 +96,7 @@ impl State {
         } else {
             None
         };
-        let mut waiting: Vec<Outgoing> = std::mem::take(&mut peer.backlog).into();
+        let mut waiting: Vec<Outgoing> = Stalled::messages(std::mem::take(&mut peer.backlog)).collect();
         peer.bound = roost_core::credit::QueueBound::new(self.queue);
         let mut kept = Vec::new();
         if let Some(mut link) = link {
@@ -129,7 +129,7 @@ impl State {
         };
         for message in kept {
             peer.bound.admit(message.bytes);
-            peer.backlog.push_back(message);
+            peer.backlog.push_back(Stalled::Message(message, false));
         }
         self.made_room(actions);
         losses

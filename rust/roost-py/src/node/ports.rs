@@ -5,7 +5,7 @@ use roost_core::wire::{Credit, CreditTarget, PortItem};
 
 use super::Node;
 use crate::payload::from_serialize;
-use crate::peer::Stalled;
+use crate::peer::{Stalled, Standing};
 
 pub(super) fn send_port_item(
     node: &Node,
@@ -20,11 +20,20 @@ pub(super) fn send_port_item(
     let mut actions = Vec::new();
     {
         let mut state = node.lock();
-        if let Some(link) = state.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) {
-            if !link.stalled.is_empty() || link.push(py, proc, &header, &payload).is_err() {
-                link.stalled.push_back(Stalled::PortItem(header, payload));
+        let standing = state.standing(proc, &mut actions);
+        let peer = state.peer(proc);
+        match peer.link.as_mut() {
+            Some(link) => {
+                if !link.stalled.is_empty() || link.push(py, proc, &header, &payload).is_err() {
+                    link.stalled.push_back(Stalled::PortItem(header, payload));
+                }
+                state.wrote(proc, &mut actions);
             }
-            state.wrote(proc, &mut actions);
+            None if standing == Standing::Connecting => {
+                peer.backlog.push_back(Stalled::PortItem(header, payload));
+            }
+            // Its receiver has ended, which the port's sender hears as its error.
+            None => {}
         }
     }
     node.act(py, actions)

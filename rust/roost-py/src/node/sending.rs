@@ -1,5 +1,6 @@
 //! Captured messages on their way out: into the session, or held back until there is credit, room or a connection.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use pyo3::exceptions::PyRuntimeError;
@@ -55,22 +56,6 @@ impl State {
         actions.extend(self.room.drain(..).map(Action::Wake));
     }
 
-    /// Put a message that waited into the session, or hold it back again.
-    pub(crate) fn send_held(
-        &mut self,
-        py: Python<'_>,
-        proc: u64,
-        message: Outgoing,
-        actions: &mut Vec<Action>,
-    ) {
-        let Some(peer) = self.peers.get_mut(&proc) else {
-            return;
-        };
-        peer.bound.leave(message.bytes);
-        self.made_room(actions);
-        self.send(py, proc, message, false, actions);
-    }
-
     /// Put a captured message on its way. `credited` says that its credit was taken already. It is never refused: whether
     /// there is room was asked before, and what came this far must not get lost.
     pub(crate) fn send(
@@ -86,7 +71,8 @@ impl State {
         };
         let Some(link) = peer.link.as_mut().filter(|_| peer.standing == Standing::Live) else {
             peer.bound.admit(message.bytes);
-            peer.backlog.push_back(message);
+            // Whatever credit it had was that of a connection which is gone.
+            peer.backlog.push_back(Stalled::Message(message, false));
             return Sent::Waits;
         };
         // Roost's own messages enter no mailbox.
@@ -192,7 +178,19 @@ impl State {
         let Some(link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) else {
             return;
         };
-        for frame in std::mem::take(&mut link.stalled) {
+        let stalled = std::mem::take(&mut link.stalled);
+        self.send_stalled(py, proc, stalled, actions);
+    }
+
+    /// Send what had to wait, in its order; what still cannot go waits again, behind what stalled before it.
+    pub(super) fn send_stalled(
+        &mut self,
+        py: Python<'_>,
+        proc: u64,
+        stalled: VecDeque<Stalled>,
+        actions: &mut Vec<Action>,
+    ) {
+        for frame in stalled {
             let Some(peer) = self.peers.get_mut(&proc) else {
                 return;
             };
@@ -200,7 +198,6 @@ impl State {
             match frame {
                 Stalled::Message(message, credited) => {
                     peer.bound.leave(message.bytes);
-                    // What does not go waits again, behind what stalled before it.
                     self.send(py, proc, message, credited, actions);
                 }
                 Stalled::Reply(header, payload) => {

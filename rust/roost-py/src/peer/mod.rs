@@ -43,8 +43,8 @@ pub(crate) struct Peer {
     pub(crate) incarnation: u32,
     pub(crate) standing: Standing,
     pub(crate) link: Option<Link>,
-    /// Messages from before there was a connection, in order.
-    pub(crate) backlog: VecDeque<Outgoing>,
+    /// Messages and values for ports from before there was a connection, in order.
+    pub(crate) backlog: VecDeque<Stalled>,
     pub(crate) bound: QueueBound,
 }
 
@@ -86,6 +86,16 @@ pub(crate) enum Stalled {
     Message(Outgoing, bool),
     Reply(roost_core::wire::ReplyHeader, Payload),
     PortItem(roost_core::wire::PortItem, Payload),
+}
+
+impl Stalled {
+    /// The messages among frames that will not be sent: somebody waits for them, or must hear of them.
+    pub(crate) fn messages(frames: VecDeque<Self>) -> impl Iterator<Item = Outgoing> {
+        frames.into_iter().filter_map(|frame| match frame {
+            Self::Message(message, _) => Some(message),
+            Self::Reply(..) | Self::PortItem(..) => None,
+        })
+    }
 }
 
 /// What became of a message.

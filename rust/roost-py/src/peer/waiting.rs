@@ -129,11 +129,7 @@ impl Link {
             .into_values()
             .flatten()
             .collect();
-        for frame in std::mem::take(&mut self.stalled) {
-            if let Stalled::Message(message, _) = frame {
-                all.push(message);
-            }
-        }
+        all.extend(Stalled::messages(std::mem::take(&mut self.stalled)));
         all
     }
 
