@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from roost.runtime import Runtime
     from roost.shape import Point
 
-__all__ = ["HostedMesh", "News", "Ranks", "life", "refusal"]
+__all__ = ["HostedMesh", "News", "Ranks", "life", "proc_incarnation", "refusal"]
 
 _logger = logging.getLogger("roost")
 
@@ -39,6 +39,11 @@ _LIVES_MAX = 1 << 32
 def life(incarnation: int, alone: int) -> int:
     """A number that grows with each life of an actor: its proc's incarnation, and how often it alone was restarted in that."""
     return incarnation * _LIVES_MAX + alone
+
+
+def proc_incarnation(life: int) -> int:
+    """The incarnation of its proc, in the life of an actor."""
+    return life // _LIVES_MAX
 
 
 def refusal(mesh: int, rank: int, failure: Failure, original: bytes | None, *, maybe_executed: bool = False) -> bytes:
@@ -215,7 +220,7 @@ class HostedMesh:
 
     def _send_news(self) -> None:
         news, self._news = self._news, []
-        self.runtime.send_state(self.owner, self.id, pickle.dumps(news, 5))
+        self.runtime.send_news(self.owner, self.id, news)
 
     def exit_process(self, ending: SystemExit) -> None:
         """An endpoint raised SystemExit."""

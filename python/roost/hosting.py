@@ -13,7 +13,7 @@ from roost.hosted import HostedMesh, life, refusal
 from roost.shape import Point
 
 if TYPE_CHECKING:
-    from roost.hosted import Ranks
+    from roost.hosted import News, Ranks
     from roost.runtime import Runtime
 
 __all__ = ["Hosting"]
@@ -58,8 +58,8 @@ class Hosting:
             cell.close(refusal(mesh, rank, failure, original))
         packed = pickle.dumps((failure, original), 5)
         now = life(runtime.incarnation, 0), runtime.incarnation
-        news = [("failed", rank, said, now, packed) for _, rank in ranks]
-        runtime.send_state(owner, mesh, pickle.dumps(news, 5))
+        news: list[News] = [("failed", rank, said, now, packed) for _, rank in ranks]
+        runtime.send_news(owner, mesh, news)
 
     def stop(self, mesh: int, sender: int, ranks: Ranks, payload: bytes) -> None:
         """The owner stops actors."""
@@ -68,8 +68,8 @@ class Hosting:
             hosted.stop_slots([slot for slot, _ in ranks], payload.decode())
             return
         now = life(self._runtime.incarnation, 0), self._runtime.incarnation
-        news = [("stopped", rank, payload.decode(), now, None) for _, rank in ranks]
-        self._runtime.send_state(sender, mesh, pickle.dumps(news, 5))
+        news: list[News] = [("stopped", rank, payload.decode(), now, None) for _, rank in ranks]
+        self._runtime.send_news(sender, mesh, news)
 
     def restart(self, mesh: int, _sender: int, ranks: Ranks, payload: bytes) -> None:
         """The owner has actors constructed anew."""

@@ -161,13 +161,11 @@ class Members:
         failure = None
         if status in ("dead", "failed", "stopped"):
             failure = self.death_of(proc, incarnation, details)
-            down = status == "dead" and details.get("next") == "restarting"
+            down = status == "dead"
             if not down:
                 self.gone[proc] = failure
-            if status != "failed":
-                self._lose(proc, incarnation, details.get("started", -1), failure, again=down, gone=not down)
-            if status != "dead" or down:
-                self._tell_tenants(proc, status, failure, down=down)
+            self._lose(proc, incarnation, details.get("started", -1), failure, again=down, gone=not down)
+            self._tell_tenants(proc, status, failure, down=down)
         elif status == "starting" and incarnation:
             self.gone.pop(proc, None)
             # The connection to a proc of ours comes unasked.
@@ -224,9 +222,6 @@ class Members:
             self._deaths[proc, incarnation] = known
             while len(self._deaths) > _DEATHS_MAX:
                 self._deaths.pop(next(iter(self._deaths)))
-        if details.get("reasons") and not known.reasons:
-            # Told once more, now with what came before it: callers have this very object.
-            known._convert("reasons", self._reasons(proc, incarnation, details))
         return known
 
     def _reasons(self, proc: int, incarnation: int, details: dict[str, Any]) -> tuple[Failure, ...]:

@@ -6,7 +6,7 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 from roost.failure import Failure
-from roost.hosted import life
+from roost.hosted import life, proc_incarnation
 from roost.owning import ENDED, OwnedMesh
 
 if TYPE_CHECKING:
@@ -120,13 +120,17 @@ class OwnedActors(OwnedMesh):
 
     # What the actors' processes say ------------------------------------------------------------------------------------
     def hear_news(self, payload: bytes) -> None:
-        """A proc says how some ranks are."""
-        news: list[News] = pickle.loads(payload)
+        """A process says how some ranks in it are."""
+        pid: int
+        news: list[News]
+        pid, news = pickle.loads(payload)
         for state, rank, reason, (its_life, incarnation), packed in news:
             failure = None
             if packed is not None:
                 failure, original = pickle.loads(packed)
                 failure = self.runtime.hearing.met(self.id, rank, failure, original).failure
+            if state == "up" and self.on is not None:
+                self.on.shown_up(self.procs[rank // self.per], proc_incarnation(its_life), pid)
             if not self.is_old(rank, its_life) or state != "up":
                 self._changed(rank, state, reason, incarnation, failure)
         self.check_over()

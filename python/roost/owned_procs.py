@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from roost.owning import ENDED, OwnedMesh
@@ -17,11 +18,16 @@ if TYPE_CHECKING:
 
 __all__ = ["OwnedProcs"]
 
+# How long a stop waits for the kernel to free a process that has ended.
+_GONE_WAIT_S = 30.0
+
+_logger = logging.getLogger("roost")
+
 
 class OwnedProcs(OwnedMesh):
     """A mesh of processes that this process owns."""
 
-    __slots__ = ("actors", "ask", "commands", "policy", "procs")
+    __slots__ = ("_leaving", "actors", "ask", "commands", "policy", "procs")
 
     def __init__(
         self,
@@ -42,42 +48,81 @@ class OwnedProcs(OwnedMesh):
         self.ask: Callable[[int, int], Any] | None = None
         # By rank, the command that stands for the interpreter.
         self.commands: dict[int, list[str]] = {}
+        # Ranks that have ended, and whose memory is not free yet.
+        self._leaving: set[int] = set()
 
     # What the agent says -----------------------------------------------------------------------------------------------
     def member(
         self, rank: int, incarnation: int, status: str, details: dict[str, Any], failure: Failure | None
     ) -> None:
         """The agent says how a proc is."""
+        if status in ("starting", "restarting"):
+            self._leaving.discard(rank)
         if status == "starting":
-            state = "starting" if incarnation == 0 else "restarting"
-            self.set_state(rank, state, incarnation=incarnation)
+            if (self.state(rank), self.incarnation(rank)) != ("up", incarnation):
+                self.set_state(rank, "starting" if incarnation == 0 else "restarting", incarnation=incarnation)
         elif status == "up":
-            if self.is_old(rank, incarnation):
-                return
-            self.pids[rank] = details.get("pid", 0)
-            self.set_state(rank, "up", incarnation=incarnation)
-            self.tell("started" if incarnation == 0 else "recovered", rank)
+            self._up(rank, incarnation, details.get("pid", 0))
         elif status == "restarting":
             self.set_state(rank, "restarting", reason=details.get("reason", ""))
             self.tell("restarting", rank, details.get("reason", ""))
+        elif status == "gone":
+            self._gone(rank)
         elif failure is not None and status == "dead":
-            self._dead(rank, incarnation, details, failure)
+            self._dead(rank, incarnation, failure)
         elif failure is not None and status == "failed":
             self._failed(rank, incarnation, failure)
         elif failure is not None and status == "stopped":
             self._stopped(rank, incarnation, failure)
 
-    def _dead(self, rank: int, incarnation: int, details: dict[str, Any], failure: Failure) -> None:
-        if details.get("next") != "restarting":
-            return  # that it has failed for good is the next notice, with what came before
+    def shown_up(self, proc: int, incarnation: int, pid: int) -> None:
+        """An actor in a proc is up, and its word came before the agent's: whoever waits for actors finds their procs up too."""
+        self._up(self.procs.index(proc), incarnation, pid)
+
+    def _up(self, rank: int, incarnation: int, pid: int) -> None:
+        known = self.state(rank), self.incarnation(rank)
+        if (
+            known == ("up", incarnation)
+            or known[1] > incarnation
+            or known[0] in ENDED
+            or self.is_old(rank, incarnation)
+        ):
+            return
+        self.pids[rank] = pid
+        self.set_state(rank, "up", incarnation=incarnation)
+        self.tell("started" if incarnation == 0 else "recovered", rank)
+
+    def _dead(self, rank: int, incarnation: int, failure: Failure) -> None:
         self.set_state(rank, "restarting", reason=failure.reason, failure=failure, incarnation=incarnation)
         if failure.kind != "stopped":
             # What was restarted on purpose has not failed.
             self.tell("failed", rank, failure.reason, failure)
 
+    def _leaves(self, rank: int) -> None:
+        self._leaving.add(rank)
+        self.runtime.loop.call_later(_GONE_WAIT_S, self._overdue, rank, self.incarnation(rank))
+
+    def _gone(self, rank: int) -> None:
+        self._leaving.discard(rank)
+        self._check_waiters()
+
+    def _overdue(self, rank: int, incarnation: int) -> None:
+        """A driver of the kernel's may hold a killed process for ever; whoever stops it should not wait so long."""
+        if rank in self._leaving and incarnation == self.incarnation(rank) and not self.runtime.closed:
+            _logger.warning(
+                "%s was killed, but the kernel has not let go of it (process %s) for %g s: what it uses is not free yet",
+                self.rank_name(rank), self.pids.get(rank), _GONE_WAIT_S,
+            )  # fmt: skip
+            self._gone(rank)
+
+    def has_gone(self, rank: int) -> bool:
+        """Whether nothing is left of a rank, not even its memory."""
+        return self.state(rank) in ENDED and rank not in self._leaving
+
     def _failed(self, rank: int, incarnation: int, failure: Failure) -> None:
         # Who waits for the end must find that somebody is told of it.
         self.climbs(rank, failure)
+        self._leaves(rank)
         self.set_state(rank, "failed", reason=failure.reason, failure=failure, incarnation=incarnation)
         self.tell("failed", rank, failure.reason, failure)
         if failure.kind == "start" and self.mesh_stopped is None and incarnation == 0:
@@ -89,6 +134,7 @@ class OwnedProcs(OwnedMesh):
 
     def _stopped(self, rank: int, incarnation: int, failure: Failure) -> None:
         reason = failure.reason or self.mesh_stopped or "stopped"
+        self._leaves(rank)
         self.set_state(rank, "stopped", reason=reason, failure=failure, incarnation=incarnation)
         self.tell("stopped", rank, reason)
         self.check_over()

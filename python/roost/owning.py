@@ -91,8 +91,12 @@ class OwnedMesh:
         """How a rank is."""
         return self._states[rank]
 
+    def has_gone(self, rank: int) -> bool:
+        """Whether nothing is left of a rank."""
+        return self._states[rank] in ENDED
+
     def hear_news(self, payload: bytes) -> None:
-        """A proc says how some ranks are."""
+        """A process says how some ranks in it are."""
         raise NotImplementedError
 
     def set_state(
@@ -144,12 +148,15 @@ class OwnedMesh:
 
     def _settle(self, what: str, reply: Reply[Any], shape: Shape, value: Any) -> bool:
         """Whether a waiter has what it waits for."""
+        if what == "stopped":
+            if all(self.has_gone(rank) for rank in shape.ranks()):
+                reply.set_result(None)
+            return reply.done()
         states = [self._states[rank] for rank in shape.ranks()]
-        if what != "ready":
-            if not all(state in ENDED for state in states):
-                return False
-            reply.set_result(self.snapshot(shape) if what == "ended" else None)
-            return True
+        if what == "ended":
+            if all(state in ENDED for state in states):
+                reply.set_result(self.snapshot(shape))
+            return reply.done()
         if any(state in ENDED for state in states):
             self._fail_ready(reply, shape)
             return True

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from roost._roost import Control
     from roost.events import EventStream
     from roost.failure import Event, Failure
+    from roost.hosted import News
     from roost.mesh import ActorMesh, ProcMesh
     from roost.owning import OwnedMesh
     from roost.runner import Runner
@@ -98,7 +99,7 @@ class Runtime:
         self._kept: set[asyncio.Task[Any]] = set()
         self._system_handlers: dict[str, Callable[[int, int, list[tuple[int, int]], bytes], None]] = {
             ".spawn": self.hosting.spawn, ".stop": self.hosting.stop, ".restart": self.hosting.restart,
-            ".early": self.hosting.early, ".state": self._state, ".letter": self.letters.came_back,
+            ".early": self.hosting.early, ".state": self._hear_news, ".letter": self.letters.came_back,
             ".streamed": self.streams.took, ".released": self.sharing.given_back,
             ".forgotten": self.sharing.forget, ".defines": self.sharing.learn,
         }  # fmt: skip
@@ -259,15 +260,16 @@ class Runtime:
         else:
             handler(mesh, sender, ranks, payload)
 
-    def _state(self, mesh: int, _sender: int, _ranks: list[tuple[int, int]], payload: bytes) -> None:
+    def _hear_news(self, mesh: int, _sender: int, _ranks: list[tuple[int, int]], payload: bytes) -> None:
         record = self.owned.get(mesh)
         if record is not None:
             record.hear_news(payload)
 
-    def send_state(self, owner: int, mesh: int, payload: bytes) -> None:
+    def send_news(self, owner: int, mesh: int, news: list[News]) -> None:
         """Tell the owner of a mesh how its actors here are."""
+        payload = pickle.dumps((self.pid, news), 5)
         if owner == self.proc:
-            self._state(mesh, self.proc, [], payload)
+            self._hear_news(mesh, self.proc, [], payload)
         else:
             self.send_system(owner, mesh, ".state", payload, [])
 

@@ -69,13 +69,13 @@ def descriptors():
     return found
 
 
-def eventually(condition, within_s=2.0):
+def eventually(condition, within_s=20.0):
     """Look until it is true; False when it never was."""
     end = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > end:
             return False
-        os.sched_yield()
+        time.sleep(0.001)
     return True
 
 

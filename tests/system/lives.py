@@ -136,20 +136,26 @@ def descend(path):
     kept.append(chain)
 
 
-def ignore_sigterm():
+def ignore_sigterm(path):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    return block_loop()
+    return block_loop(path)
 
 
-def block_loop():
-    """Never answer anything any more."""
-    return soon(time.sleep, 1000)
+def block_loop(path):
+    """Never answer anything any more, and note when that begins."""
+
+    def block():
+        tell(path, "deaf")
+        time.sleep(1000)
+
+    return soon(block)
 
 
-def hold_gil():
-    """No Python runs any more in this process."""
+def hold_gil(path):
+    """No Python runs any more in this process; note when that begins."""
 
     def hold():
+        tell(path, "deaf")
         ctypes.PyDLL(None).sleep(1000)
 
     return soon(threading.Thread(target=hold, daemon=True).start)

@@ -19,7 +19,7 @@ import os, lives, procs
 driver = procs.Driver()
 _, first = driver.up(2, (lives.descend, {file!r}))
 _, second = driver.up(1, (lives.descend, {file!r}), cold=True)
-_, third = driver.up(1, lives.hold_gil)
+_, third = driver.up(1, (lives.hold_gil, {deaf!r}))
 print(*first, *second, *third, procs.template_pid(driver.job), flush=True)
 sys.stdin.read()
 """
@@ -31,7 +31,7 @@ DESCENDANTS = 6
 def job(tmp_path):
     """A driver in a process of its own; its process and those of its procs and their descendants."""
     file = str(tmp_path / "descendants")
-    script = DRIVER.format(path=sys.path, file=file)
+    script = DRIVER.format(path=sys.path, file=file, deaf=str(tmp_path / "deaf"))
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", script], text=True, **pipes) as process:
         *procs, template = map(int, process.stdout.readline().split())
@@ -88,7 +88,7 @@ def test_descendants_die_with_their_proc_and_those_of_others_live(tmp_path, end,
         assert all_gone(doomed)
         assert all(stat(other) for other in others)
         # None is left a zombie: orphans are reaped by the template.
-        assert eventually(lambda: all(stat(one) is None for one in doomed), 1.0)
+        assert eventually(lambda: all(stat(one) is None for one in doomed))
 
 
 def test_the_template_forgets_nothing_at_the_end_of_the_job(tmp_path):

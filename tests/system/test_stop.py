@@ -160,6 +160,7 @@ async def test_a_stop_is_over_in_time_whatever_its_procs_do(tmp_path):
     for reply in stuck:
         with pytest.raises(StoppedError, match="too long"):
             await reply
+    # Its memory is free too, and what it held of other devices.
     assert all(process_state(pid) in "XZ" for pid in pids)
 
 

@@ -216,17 +216,6 @@ pub enum ToAgent {
     },
 }
 
-/// What happens after a death.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Next {
-    /// The next incarnation will be started.
-    Restarting,
-    /// It has failed for good.
-    Failed,
-    /// It was to end.
-    Stopped,
-}
-
 /// Where a proc stands, as its host's agent tells it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Status {
@@ -244,12 +233,10 @@ pub enum Status {
         /// When it started and was ready.
         times: Times,
     },
-    /// This incarnation ended.
+    /// This incarnation ended, and the next is to come.
     Dead {
         /// How.
         death: Death,
-        /// What comes next.
-        next: Next,
     },
     /// The next incarnation will start.
     Restarting {
@@ -270,6 +257,8 @@ pub enum Status {
         /// How.
         death: Death,
     },
+    /// Its process is gone, with its memory: told to the owner after [`Status::Failed`] or [`Status::Stopped`].
+    Gone,
 }
 
 /// One change of one proc.

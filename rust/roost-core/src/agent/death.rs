@@ -2,7 +2,7 @@
 
 use super::proc::{Phase, Proc};
 use super::{Agent, Seen};
-use crate::control::{Death, DeathKind, Exit, Next, Status};
+use crate::control::{Death, DeathKind, Exit, Status};
 use crate::id::{Incarnation, ProcId};
 use crate::limits::{DEATHS_KEPT_MAX, EARLIER_STDERR_BYTES_MAX, EXIT_STATUS_WAIT_NS};
 use crate::restart::{Decision, Scope};
@@ -47,7 +47,12 @@ impl Agent {
             return;
         };
         match &mut proc.phase {
-            Phase::Dying { gone, .. } | Phase::Over { gone, .. } => *gone = true,
+            Phase::Dying { gone, .. } => *gone = true,
+            Phase::Over { gone, .. } => {
+                if !std::mem::replace(gone, true) {
+                    self.tell_gone(id);
+                }
+            }
             Phase::Down { gone, .. } => {
                 *gone = true;
                 self.start_next(now_ns, id);
@@ -80,17 +85,8 @@ impl Agent {
             Decision::Restart { delay_ns } => self.tell_restart(now_ns, id, &seen, (death, delay_ns, gone)),
             Decision::Ended => self.tell_end(id, &seen, &Status::Stopped { death }, gone),
             Decision::GiveUp => {
-                let status = Status::Dead {
-                    death: death.clone(),
-                    next: Next::Failed,
-                };
-                self.announce_death(id, &seen, &status);
-                let earlier = self
-                    .procs
-                    .get(&id)
-                    .map(|proc| proc.earlier.clone())
-                    .unwrap_or_default();
-                self.tell_end(id, &Seen::default(), &Status::Failed { death, earlier }, gone);
+                let earlier = std::mem::take(&mut proc.earlier);
+                self.tell_end(id, &seen, &Status::Failed { death, earlier }, gone);
             }
         }
         self.stop_owned(now_ns, id);
@@ -122,14 +118,7 @@ impl Agent {
             at_ns: now_ns.saturating_add(delay_ns),
             gone,
         };
-        self.announce_death(
-            id,
-            seen,
-            &Status::Dead {
-                death,
-                next: Next::Restarting,
-            },
-        );
+        self.announce_death(id, seen, &Status::Dead { death });
         self.announce(id, &Status::Restarting { delay_ns, reason });
         if let Some(scope) = scope {
             self.restart_with(now_ns, id, scope);
@@ -150,6 +139,18 @@ impl Agent {
         proc.earlier.clear();
         self.announce_death(id, seen, status);
         self.refuse_waiting(id);
+        if gone {
+            self.tell_gone(id);
+        }
+    }
+
+    /// Its owner may wait for its memory.
+    fn tell_gone(&mut self, id: ProcId) {
+        if let Some(owner) = self.procs.get(&id).map(|proc| proc.owner)
+            && self.hears(owner)
+        {
+            self.tell(owner, id, Status::Gone);
+        }
     }
 
     /// Tell the end of an incarnation: each receiver hears which of *its* messages were started.
@@ -166,7 +167,9 @@ impl Agent {
             .collect();
         for to in everybody {
             let mut status = status.clone();
-            if let Status::Dead { death, .. } | Status::Stopped { death } = &mut status {
+            if let Status::Dead { death } | Status::Failed { death, .. } | Status::Stopped { death } =
+                &mut status
+            {
                 death.started = started(to);
             }
             self.tell(to, id, status);

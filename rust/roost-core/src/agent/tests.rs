@@ -6,7 +6,7 @@ mod schedules;
 mod sources;
 
 use super::*;
-use crate::control::{DeathKind, Exit, Launch, Next, Rank, Spawn, TemplateKey};
+use crate::control::{DeathKind, Exit, Launch, Rank, Spawn, TemplateKey};
 use crate::id::MeshId;
 use crate::restart::{Policy, Scope, When, WhileDown};
 
@@ -247,6 +247,7 @@ fn story(statuses: &[Status]) -> Vec<&'static str> {
             Status::Restarting { .. } => "restarting",
             Status::Failed { .. } => "failed",
             Status::Stopped { .. } => "stopped",
+            Status::Gone => "gone",
         })
         .collect()
 }

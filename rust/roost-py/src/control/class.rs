@@ -30,6 +30,9 @@ use super::{descendants, notice, socket, table, tombstone};
 /// Room for the deepest calls of the control thread, in a debug build too.
 const STACK_BYTES: usize = 1 << 20;
 
+/// How long a proc waits at most for its control thread to tell that it is up.
+const UP_WAIT: Duration = Duration::from_secs(10);
+
 /// How long procs may take to end when a `Control` is dropped.
 const DROP_WAIT_NS: u64 = 5_000_000_000;
 
@@ -262,9 +265,13 @@ impl Control {
         self.say(ToAgent::Connect { proc: proc_id(proc)? })
     }
 
-    /// This proc is ready.
-    fn up(&self) -> PyResult<()> {
-        self.say(ToAgent::Up)
+    /// This proc is ready. Returns when that is on its way: who gets a reply from this proc and then sees it killed must not
+    /// hear that it never started.
+    fn up(&self, py: Python<'_>) -> PyResult<()> {
+        self.say(ToAgent::Up)?;
+        // When the thread has ended, so has the lane, and this process is about to.
+        py.detach(|| self.shared.wait_up_said(UP_WAIT));
+        Ok(())
     }
 
     /// This proc cannot start, and ends now.

@@ -200,7 +200,12 @@ impl Client {
     fn commands(&mut self) -> Option<End> {
         for (order, descriptor) in self.door.commands() {
             match order {
-                Order::Message(message) => self.send(&message, descriptor),
+                Order::Message(message) => {
+                    self.send(&message, descriptor);
+                    if matches!(message, ToAgent::Up) {
+                        self.door.say_up();
+                    }
+                }
                 Order::Close { .. } => return Some(End::Closed),
             }
         }

@@ -91,6 +91,11 @@ impl Door {
             .pop()
     }
 
+    /// Tell Python that the agent was told that this proc is up.
+    pub(super) fn say_up(&self) {
+        self.shared.say_up();
+    }
+
     /// Tell Python that the thread has ended.
     pub(super) fn close(&self) {
         self.shared.end();

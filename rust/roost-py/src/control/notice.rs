@@ -4,7 +4,7 @@ use std::os::fd::{IntoRawFd, OwnedFd};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
-use roost_core::control::{Death, DeathKind, Exit, Member, Next, Status, Times, ToClient};
+use roost_core::control::{Death, DeathKind, Exit, Member, Status, Times, ToClient};
 
 use super::clock::{now_ns, wall_ns};
 
@@ -59,9 +59,8 @@ fn member<'py>(py: Python<'py>, member: &Member) -> PyResult<Bound<'py, PyTuple>
             details.set_item("pid", pid)?;
             "up"
         }
-        Status::Dead { death, next } => {
+        Status::Dead { death } => {
             self::death(&details, death)?;
-            details.set_item("next", next_name(*next))?;
             "dead"
         }
         Status::Restarting { delay_ns, reason } => {
@@ -84,6 +83,7 @@ fn member<'py>(py: Python<'py>, member: &Member) -> PyResult<Bound<'py, PyTuple>
             self::death(&details, death)?;
             "stopped"
         }
+        Status::Gone => "gone",
     };
     (
         "member",
@@ -146,13 +146,5 @@ fn kind_name(kind: DeathKind) -> &'static str {
         DeathKind::Oom => "oom",
         DeathKind::Start => "start",
         DeathKind::Stopped => "stopped",
-    }
-}
-
-fn next_name(next: Next) -> &'static str {
-    match next {
-        Next::Restarting => "restarting",
-        Next::Failed => "failed",
-        Next::Stopped => "stopped",
     }
 }

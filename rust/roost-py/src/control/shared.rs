@@ -40,7 +40,29 @@ pub(super) enum Notice {
 pub(super) struct Shared {
     notices: Mutex<VecDeque<Notice>>,
     commands: Mutex<VecDeque<Command>>,
-    ended: (Mutex<bool>, Condvar),
+    ended: Flag,
+    /// The host's agent was told that this proc is up.
+    up_said: Flag,
+}
+
+/// Raised once, and waited for.
+#[derive(Debug, Default)]
+struct Flag(Mutex<bool>, Condvar);
+
+impl Flag {
+    fn raise(&self) {
+        *lock(&self.0) = true;
+        self.1.notify_all();
+    }
+
+    /// Gives whether it was raised in time.
+    fn wait(&self, timeout: Duration) -> bool {
+        let (guard, _) = self
+            .1
+            .wait_timeout_while(lock(&self.0), timeout, |raised| !*raised)
+            .unwrap_or_else(PoisonError::into_inner);
+        *guard
+    }
 }
 
 /// One side's descriptors for it, in its own table.
@@ -98,12 +120,12 @@ impl Shared {
 
     /// Python's side: wait for the thread's end. Gives whether it came.
     pub(super) fn wait_ended(&self, timeout: Duration) -> bool {
-        let (ended, changed) = &self.ended;
-        let guard = lock(ended);
-        let (guard, _) = changed
-            .wait_timeout_while(guard, timeout, |ended| !*ended)
-            .unwrap_or_else(PoisonError::into_inner);
-        *guard
+        self.ended.wait(timeout)
+    }
+
+    /// Python's side: wait until the agent was told that this proc is up. Gives whether it was.
+    pub(super) fn wait_up_said(&self, timeout: Duration) -> bool {
+        self.up_said.wait(timeout)
     }
 
     /// The thread's side: take all commands.
@@ -124,8 +146,12 @@ impl Shared {
 
     /// The thread's side: it has ended.
     pub(super) fn end(&self) {
-        *lock(&self.ended.0) = true;
-        self.ended.1.notify_all();
+        self.ended.raise();
+    }
+
+    /// The thread's side: the agent was told that this proc is up.
+    pub(super) fn say_up(&self) {
+        self.up_said.raise();
     }
 }
 

@@ -49,13 +49,13 @@ fn without_a_policy_a_crash_is_a_failure() {
     let mut rig = Rig::with(spawn(&[1, 2]));
     rig.crash(1, 0);
     let statuses = rig.statuses(DRIVER);
-    assert_eq!(story(&statuses), ["dead", "failed"]);
-    let Status::Dead { death, next } = &statuses[0] else {
+    assert_eq!(story(&statuses), ["failed", "gone"]);
+    let Status::Failed { death, .. } = &statuses[0] else {
         unreachable!()
     };
     assert_eq!(
-        (death.kind, death.exit, *next),
-        (DeathKind::Signal, Some(Exit::Signal(9)), Next::Failed)
+        (death.kind, death.exit),
+        (DeathKind::Signal, Some(Exit::Signal(9)))
     );
     assert!(death.reason.contains("SIGKILL"), "{}", death.reason);
     rig.wait(3600 * SECOND);
@@ -128,8 +128,8 @@ fn exactly_limit_restarts_then_failed_with_all_reasons() {
     rig.take();
     rig.die(1, 3, Exit::Code(13));
     let statuses = rig.statuses(DRIVER);
-    assert_eq!(story(&statuses), ["dead", "failed"]);
-    let Status::Failed { death, earlier } = &statuses[1] else {
+    assert_eq!(story(&statuses), ["failed"]);
+    let Status::Failed { death, earlier } = &statuses[0] else {
         unreachable!()
     };
     let codes: Vec<_> = earlier.iter().chain([death]).map(|death| death.exit).collect();
@@ -173,8 +173,10 @@ fn nothing_starts_after_a_stop() {
             .any(|output| matches!(output, Output::StartTemplate { .. }));
         rig.stop(1, "enough");
         rig.wait(100 * MS);
-        assert_eq!(story(&rig.statuses(DRIVER)), ["stopped"]);
+        // Its process may be there a little longer: who waits for its memory hears of that too.
+        assert_eq!(story(&rig.statuses(DRIVER))[0], "stopped");
         rig.go(1, 0);
+        rig.statuses(DRIVER);
         if has_template {
             rig.input(Input::TemplateReady(TemplateId(0)));
         }
@@ -325,7 +327,7 @@ fn the_exit_status_is_waited_for_a_moment() {
         exit: Exit::Code(3),
     });
     let statuses = rig.statuses(DRIVER);
-    let Status::Dead { death, .. } = &statuses[0] else {
+    let Status::Failed { death, .. } = &statuses[0] else {
         panic!("{statuses:?}")
     };
     assert_eq!(death.exit, Some(Exit::Code(3)));
@@ -339,7 +341,7 @@ fn the_exit_status_is_waited_for_a_moment() {
     });
     assert_eq!(story(&rig.statuses(DRIVER)), [""; 0]);
     died(&mut rig);
-    assert_eq!(story(&rig.statuses(DRIVER)), ["dead", "failed"]);
+    assert_eq!(story(&rig.statuses(DRIVER)), ["failed"]);
 
     let mut rig = Rig::with(spawn(&[1]));
     died(&mut rig);
@@ -408,7 +410,7 @@ fn the_memory_killer_is_named() {
         seen,
     });
     let statuses = rig.statuses(DRIVER);
-    let Status::Dead { death, .. } = &statuses[0] else {
+    let Status::Failed { death, .. } = &statuses[0] else {
         panic!("{statuses:?}")
     };
     assert_eq!(death.kind, DeathKind::Oom);
@@ -438,7 +440,7 @@ fn a_restart_on_request_is_not_counted() {
     // Also from the end: here the policy gives up first.
     rig.come_up(1, 1);
     rig.crash(1, 1);
-    assert_eq!(story(&rig.statuses(DRIVER)), ["up", "dead", "failed"]);
+    assert_eq!(story(&rig.statuses(DRIVER)), ["up", "failed", "gone"]);
     rig.say(DRIVER, restart.clone());
     assert_eq!(rig.launches(), [(1, 2)]);
     // But a stop that is under way wins.
@@ -450,7 +452,7 @@ fn a_restart_on_request_is_not_counted() {
         rig.statuses(DRIVER)
             .last()
             .map(|status| story(std::slice::from_ref(status))),
-        Some(vec!["stopped"])
+        Some(vec!["gone"])
     );
 }
 

@@ -123,7 +123,7 @@ fn each_receiver_hears_which_of_its_own_messages_were_started() {
                 message: ToClient::Member(member),
                 ..
             } if *to == proc(receiver) => match &member.status {
-                Status::Dead { death, .. } => Some(death.started),
+                Status::Failed { death, .. } => Some(death.started),
                 _ => None,
             },
             _ => None,

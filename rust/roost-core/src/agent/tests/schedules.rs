@@ -147,10 +147,7 @@ impl World {
 
     fn changed(&mut self, now_ns: u64, number: u64, status: &Status) {
         match status {
-            Status::Dead {
-                death,
-                next: Next::Restarting,
-            } if death.kind != DeathKind::Stopped => {
+            Status::Dead { death } if death.kind != DeathKind::Stopped => {
                 let mended = self.mended.entry(number).or_default();
                 mended.retain(|at| at + 60 * SECOND > now_ns);
                 mended.push(now_ns);

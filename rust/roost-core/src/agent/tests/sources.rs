@@ -82,7 +82,7 @@ fn what_waits_for_a_template_that_cannot_import_fails_and_a_later_try_is_made() 
         stderr,
     });
     let statuses = rig.statuses(DRIVER);
-    let Status::Dead { death, .. } = &statuses[0] else {
+    let Status::Failed { death, .. } = &statuses[0] else {
         panic!("{statuses:?}")
     };
     assert_eq!(
@@ -113,7 +113,7 @@ fn a_killed_template_is_started_again_but_not_for_ever() {
         assert!(matches!(rig.take().as_slice(), [Output::StartTemplate { .. }]));
     }
     rig.input(ended());
-    assert_eq!(story(&rig.statuses(DRIVER)), ["dead", "failed"]);
+    assert_eq!(story(&rig.statuses(DRIVER)), ["failed", "gone"]);
 }
 
 #[test]
@@ -198,8 +198,8 @@ fn a_question_answered_by_an_error_counts_as_a_failed_start() {
     rig.take();
     rig.say(DRIVER, answer(2));
     let statuses = rig.statuses(DRIVER);
-    assert_eq!(story(&statuses), ["starting", "dead", "failed"]);
-    let Status::Failed { death, .. } = &statuses[2] else {
+    assert_eq!(story(&statuses), ["starting", "failed", "gone"]);
+    let Status::Failed { death, .. } = &statuses[1] else {
         unreachable!()
     };
     assert_eq!(
