@@ -11,6 +11,7 @@ SAY := @printf '==> %s\n'
 SEED ?=
 SEEDS ?= 1000
 FUZZ_SECONDS ?= 60
+FUZZ_INPUTS ?= 0
 FUZZ_TARGETS ?=
 PYTEST ?= -q
 
@@ -84,9 +85,9 @@ wheel:  ## one abi3 manylinux wheel in dist/, tried on each CPython from 3.11 th
 	$(SETUP) dev
 	$(RUN) scripts/wheel.sh
 
-fuzz:  ## each decoder for FUZZ_SECONDS=60; FUZZ_TARGETS='frame hello' chooses
+fuzz:  ## each decoder for FUZZ_SECONDS=60 or FUZZ_INPUTS=10000000; FUZZ_TARGETS='frame hello' chooses
 	$(SETUP) dev
-	$(RUN) scripts/fuzz.sh $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+	$(RUN) scripts/fuzz.sh $(if $(filter-out 0,$(FUZZ_INPUTS)),0,$(FUZZ_SECONDS)) $(FUZZ_INPUTS) $(FUZZ_TARGETS)
 
 chaos:  ## the long tests that kill processes over and over
 	$(SETUP) test dev torch extension
