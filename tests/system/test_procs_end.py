@@ -9,8 +9,8 @@ import time
 
 import lives
 import pytest
-from conftest import eventually, stat
-from procs import Driver, lines, policy
+from leftovers import eventually, stat
+from procs import Driver, lines, policy, template_pid
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -82,6 +82,20 @@ def test_exit_codes_and_signals_are_told_and_nobody_is_left_a_zombie(cold):
         os.kill(pid, signal.SIGSEGV)
         assert "SIGSEGV" in driver.wait(crashed, "failed")["reason"]
         assert eventually(lambda: stat(pid) is None and stat(left_pid) is None)
+
+
+def test_a_clean_end_is_clear_before_the_template_says_so():
+    with Driver() as driver:
+        [proc], _ = driver.up(1, (lives.leave, 0))
+        template = template_pid(driver.job)
+        os.kill(template, signal.SIGSTOP)
+        try:
+            details = driver.wait(proc, "stopped")
+        finally:
+            os.kill(template, signal.SIGCONT)
+        assert (details["kind"], details["exit_code"]) == ("exit", 0)
+        # Nobody waited for the status: a zombie's is in its place.
+        assert details["times"]["detected_at"] - details["times"]["died_at"] < 0.05
 
 
 def test_restart_in_place():

@@ -60,6 +60,11 @@ impl Stat {
     pub(super) fn exit(&self) -> Exit {
         Exit::from_wait_status(self.exit_status)
     }
+
+    /// Whether that is certain: zero is also what stands there before the end is decided.
+    pub(super) fn is_final(&self) -> bool {
+        self.is_zombie() || self.exit_status != 0
+    }
 }
 
 /// The processes of this machine, as far as they can be seen.

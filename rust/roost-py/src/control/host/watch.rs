@@ -84,11 +84,12 @@ impl Host {
             Some(_) => {}
         }
         closing.map(|index| self.closing.swap_remove(index));
-        self.died(id, pid, stat.filter(Stat::is_exiting).map(|stat| stat.exit()));
+        self.died(id, pid, stat.filter(Stat::is_exiting));
     }
 
     /// Read what it left, and tell the agent.
-    fn died(&mut self, id: ProcId, pid: u32, likely: Option<Exit>) {
+    fn died(&mut self, id: ProcId, pid: u32, stat: Option<Stat>) {
+        let likely = stat.as_ref().map(Stat::exit);
         // What it said last counts, and what its template says of it. A template tells the status before it reaps, so
         // that it is there when nothing is to be seen of the process any more.
         self.hear(id, usize::MAX);
@@ -115,8 +116,7 @@ impl Host {
         }
         let incarnation = running.incarnation;
         let seen = Seen {
-            // Zero may be the value from before the end was decided: that waits for the real status.
-            exit: likely.filter(|exit| !exit.is_clean()),
+            exit: stat.filter(Stat::is_final).as_ref().map(Stat::exit),
             likely,
             oom,
             stderr: running.pumps[1].tail(),
@@ -142,19 +142,22 @@ impl Host {
         let (Some(pid), Some(pidfd)) = (running.pid, running.pidfd) else {
             return;
         };
-        match wait_exit(&pidfd) {
-            Some(exit) => self.inputs.push_back(Input::Exited {
-                proc: id,
-                incarnation,
-                exit,
-            }),
-            // The template's child: it tells the status.
-            None => self.unreaped.push(Unreaped {
+        let exit = wait_exit(&pidfd).or_else(|| {
+            // The template's child: it tells the status, and reaps, unless it ends itself.
+            self.unreaped.push(Unreaped {
                 proc: id,
                 incarnation,
                 pidfd,
                 until_ns: now_ns() + UNREAPED_NS,
-            }),
+            });
+            zombie_exit(pid)
+        });
+        if let Some(exit) = exit {
+            self.inputs.push_back(Input::Exited {
+                proc: id,
+                incarnation,
+                exit,
+            });
         }
         self.inputs.push_back(Input::Gone {
             proc: id,
@@ -245,6 +248,11 @@ pub(super) fn wait_exit(pidfd: &OwnedFd) -> Option<Exit> {
         .exit_status()
         .map(Exit::Code)
         .or_else(|| status.terminating_signal().map(Exit::Signal))
+}
+
+/// The status of a process that has ended and that its parent, whoever that is, has not reaped.
+fn zombie_exit(pid: u32) -> Option<Exit> {
+    Stat::of(pid).filter(Stat::is_zombie).as_ref().map(Stat::exit)
 }
 
 /// Its started page, without the zeros at the end.
