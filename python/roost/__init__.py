@@ -7,15 +7,17 @@ and restarts what died in place.
 from typing import TYPE_CHECKING, Any
 
 from roost._roost import __version__
+from roost.completing import as_completed
 from roost.config import Config, configure
 from roost.context import Context, context
 from roost.endpoint import Actor, Endpoint, endpoint
 from roost.errors import ActorDied, CallTimeoutError, DeadlockError, MeshError, RoostError
 from roost.failure import Bind, DeadLetter, Event, Failure, Probe, Restart, State
 from roost.mesh import HostMesh, ProcMesh, each
-from roost.reply import Broadcast, Reply, Stream, as_completed
+from roost.reply import Broadcast, Reply
 from roost.running import handle, run, this_host, this_proc
 from roost.shape import Point, ValueMesh
+from roost.stream import Stream
 
 if TYPE_CHECKING:
     from roost.accumulator import Accumulator

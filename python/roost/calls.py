@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from roost import serialize
 from roost.errors import ActorDied, MessageTooLargeError, PeerLostError, StoppedError
+from roost.gathered import GatheredReply
 from roost.mesh import ActorMesh, Each
-from roost.reply import Broadcast, GatheredReply, Reply, fail_reply
+from roost.reply import Broadcast, Reply, fail_reply
 from roost.shape import ValueMesh
 
 if TYPE_CHECKING:
@@ -98,14 +99,16 @@ class Calls:
     def _expired(self, reply: Any, call: int, timeout: float) -> None:
         from roost.errors import CallTimeoutError
 
-        error = CallTimeoutError(f"no reply within {timeout:.3g} s")
-        if isinstance(reply, Reply):
-            if not reply.done():
+        error = CallTimeoutError(
+            f"no reply within {timeout:.3g} s" if timeout > 0 else "the deadline had passed when the call was sent"
+        )
+        if isinstance(reply, GatheredReply) or not isinstance(reply, Reply):
+            if reply.live and not (isinstance(reply, GatheredReply) and reply.cancelled()):
                 self.runtime.node.cancel(call)
-                fail_reply(reply, error)
-        elif reply.live:
+                reply.rank_errors([(rank, error) for rank in sorted(reply.live)])
+        elif not reply.done():
             self.runtime.node.cancel(call)
-            reply.rank_errors([(rank, error) for rank in sorted(reply.live)])
+            fail_reply(reply, error)
 
     def room(self, mesh: ActorMesh) -> Broadcast:
         """What a broadcast gives that had to wait: an awaitable that is done when messages to the mesh flow again."""

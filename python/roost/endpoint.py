@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
     from roost.channel import Port
     from roost.failure import Event, Failure, State
-    from roost.reply import Broadcast, Reply, Stream
+    from roost.reply import Broadcast, Reply
     from roost.shape import Selection, ValueMesh
+    from roost.stream import Stream
 
     R = TypeVar("R")
     S = TypeVar("S", default=R)

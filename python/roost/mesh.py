@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from roost import process
 from roost._roost import Targets, Verb
 from roost.endpoint import Actor, Endpoint
-from roost.reply import GatheredReply, Reply, Stream, StreamSink
+from roost.gathered import GatheredReply
 from roost.shape import Point, Selection, Shape, ValueMesh, encode_sizes, rank_name
+from roost.stream import Stream, StreamSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from roost.owned_actors import OwnedActors
     from roost.owned_procs import OwnedProcs
     from roost.owning import OwnedMesh
+    from roost.reply import Reply
 
 __all__ = ["ActorMesh", "BoundEndpoint", "HostMesh", "ProcMesh"]
 

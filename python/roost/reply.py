@@ -1,4 +1,4 @@
-"""`Reply`: the awaitable that every verb gives, and its relatives for streams and broadcasts.
+"""`Reply`: the awaitable that every verb gives, and what a broadcast gives.
 
 A `Reply` is an `asyncio.Future` (so `asyncio.wait`, `gather` and `shield` take it as it is) and has a coroutine's methods (so
 `TaskGroup.create_task` does too). Cancelling it cancels the work at the other end.
@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from roost import process
-from roost.errors import BlockingWaitError, CallTimeoutError, MeshError, RemoteError
-from roost.waiting import Bell
+from roost._tasks import let_tasks_take
+from roost.errors import BlockingWaitError, CallTimeoutError
 
-if TYPE_CHECKING:
-    from roost.shape import Point, ValueMesh
-
-__all__ = ["Broadcast", "Reply", "Stream", "as_completed"]
+__all__ = ["Broadcast", "Reply", "fail_reply", "refuse_blocking"]
 
 R = TypeVar("R")
 
@@ -31,9 +26,14 @@ _exception = asyncio.Future.exception
 
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Generator
 
     class _Awaited(asyncio.Future[R], Coroutine[Any, Any, R]):
         """What type checkers see: a future that `create_task` takes as well."""
+
+        def send(self, value: None, /) -> Any: ...
+        def throw(self, *error: Any) -> Any: ...
+        def close(self) -> None: ...
 
 else:
     _Awaited = asyncio.Future
@@ -106,6 +106,10 @@ class Reply(_Awaited[R]):
         """Cancel the call: a queued message is dropped, a running `async` endpoint is cancelled."""
         if self.done():
             return False
+        loop = self.get_loop()
+        if _is_elsewhere(loop):
+            loop.call_soon_threadsafe(self.cancel, msg)
+            return True
         if getattr(self, "_inners", None):
             for task, wake_up, scope in self._waiting_tasks():
                 if task.cancelling():
@@ -147,49 +151,68 @@ class Reply(_Awaited[R]):
 
     def _block(self, timeout: float | None) -> None:
         loop = self.get_loop()
-        try:
-            on_loop = asyncio.get_running_loop() is loop
-        except RuntimeError:
-            on_loop = False
-        if on_loop:
-            raise BlockingWaitError(
-                "result() would stop the event loop that has to bring the reply; write `await reply` here, "
-                "or call result() in a worker thread"
-            )
+        refuse_blocking(loop, "result()", "await reply")
         finished = threading.Event()
         loop.call_soon_threadsafe(self.add_done_callback, lambda _: finished.set())
         if not finished.wait(timeout):
             raise CallTimeoutError(f"no reply within {timeout} s; the call goes on, cancel() ends it")
 
-    # What a coroutine has, so that `TaskGroup.create_task(reply)` is accepted.
-    def send(self, value: object) -> Any:
-        """Step like a coroutine (for `asyncio.create_task`)."""
-        return self._steps().send(value)  # type: ignore[arg-type]  # a coroutine takes what it is sent; ours takes None
+    if not TYPE_CHECKING:
 
-    def throw(self, *error: Any) -> Any:
-        """Raise inside like a coroutine (for `asyncio.create_task`)."""
-        return self._steps().throw(*error)
-
-    def close(self) -> None:
-        """Close like a coroutine; the call itself goes on."""
-        steps = _STEPS.pop(self, None)
-        if steps is not None:
-            steps.close()
-
-    def _steps(self) -> Generator[Any, None, R]:
-        steps = _STEPS.get(self)
-        if steps is None:
-            steps = _STEPS[self] = _await_whole(self)
-            self.add_done_callback(lambda _: self.get_loop().call_soon(_STEPS.pop, self, None))
-        return steps
+        def __getattr__(self, name: str) -> Any:
+            # Not methods of the class: `asyncio.wait` would take a reply for a coroutine, which it refuses.
+            if name in _OF_A_COROUTINE:
+                return getattr(_steps(self), name)
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
 
+# What a task that `create_task(reply)` made steps it by.
+_OF_A_COROUTINE = frozenset(("send", "throw", "close"))
 # The coroutine side of replies that were given to `create_task`: a few at a time, so not a slot of each reply.
 _STEPS: dict[Reply[Any], Generator[Any, None, Any]] = {}
 
 
+def _steps(reply: Reply[R]) -> Generator[Any, None, R]:
+    steps = _STEPS.get(reply)
+    if steps is None:
+        steps = _STEPS[reply] = _await_whole(reply)
+        reply.add_done_callback(lambda _: reply.get_loop().call_soon(_STEPS.pop, reply, None))
+    return steps
+
+
 def _await_whole(reply: Reply[R]) -> Generator[Any, None, R]:
     return (yield from reply.__await__())
+
+
+def _is_elsewhere(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether this is another thread than that of the runtime, whose loop this is."""
+    runtime = process.running()
+    return runtime is not None and runtime.loop is loop and runtime.thread != threading.get_ident()
+
+
+def refuse_blocking(loop: asyncio.AbstractEventLoop, what: str, instead: str) -> None:
+    """Refuse to wait where that would stop a loop, or for one that brings nothing any more.
+
+    Raises:
+        BlockingWaitError: A loop runs in this thread, or this is the thread of the loop that has to bring the reply.
+        RuntimeError: That loop is closed.
+    """
+    if loop.is_closed():
+        raise RuntimeError(f"{what}: the event loop that had to bring the reply is closed, so it never comes")
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        runtime = process.running()
+        if runtime is None or runtime.thread != threading.get_ident():
+            return
+        raise BlockingWaitError(
+            f"{what} waits for an event loop that belongs to this thread and does not run now; "
+            f"write `{instead}` in a coroutine, or run the loop in a thread of its own"
+        ) from None
+    raise BlockingWaitError(
+        f"{what} would stop the event loop of this thread, which may have to bring the reply; "
+        f"write `{instead}` here, or call it in a worker thread"
+    )
 
 
 class FailedReply(Reply[R]):
@@ -209,6 +232,10 @@ class FailedReply(Reply[R]):
                 runtime.hearing.reply_dropped(error, heard=not unheard)
 
 
+let_tasks_take(Reply)
+let_tasks_take(FailedReply)
+
+
 def fail_reply(reply: Reply[Any], error: BaseException) -> None:
     """Give a reply its error; from now on it watches whether somebody hears of it."""
     if reply.done():
@@ -216,92 +243,6 @@ def fail_reply(reply: Reply[Any], error: BaseException) -> None:
     if type(reply) is Reply:
         reply.__class__ = FailedReply
     reply.set_exception(error)
-
-
-class GatheredReply(Reply[R]):
-    """The reply of a call to a mesh: values by rank, or one `MeshError` as soon as the first rank fails."""
-
-    __slots__ = ("_everything", "_failed", "_mesh", "_point", "_remaining", "_values", "_wrap")
-
-    def begin(self, size: int, wrap: Callable[[list[Any]], Any], point: Callable[[int], Point], mesh: str) -> None:
-        """Say what is awaited: how many ranks, what to make of their values, each rank's point, and the mesh's name."""
-        self._mesh = mesh
-        self._values: list[Any] = [None] * size
-        self._remaining = size
-        self._wrap = wrap
-        self._point = point
-        self._failed: MeshError | None = None
-        self._everything: asyncio.Future[None] | None = None
-
-    def rank_value(self, rank: int, value: object) -> None:
-        """One rank answered."""
-        self._values[rank] = value
-        self._account()
-
-    def rank_errors(self, errors: list[tuple[int, BaseException]]) -> None:
-        """Some ranks failed, at the same moment; the first to fail decide, later ones are listed in `later`."""
-        named = [(self._point(rank), error) for rank, error in errors]
-        for rank, error in errors:
-            self._values[rank] = error
-        if self._failed is None:
-            count = len(named)
-            self._failed = MeshError(
-                f"{count} of {len(self._values)} ranks of {self._mesh} failed"
-                if len(self._values) > 1
-                else f"{self._mesh} failed",
-                [
-                    error if isinstance(error, Exception) else RemoteError(type(error).__name__, str(error))
-                    for _, error in named
-                ],
-                [point for point, _ in named],
-            )
-            fail_gathered(self, self._failed)
-        else:
-            self._failed.later.extend(error for _, error in named if isinstance(error, Exception))
-        for _ in errors:
-            self._account()
-
-    def _account(self) -> None:
-        self._remaining -= 1
-        if self._remaining:
-            return
-        if self._failed is None and not self.done():
-            self.set_result(self._wrap(self._values))
-        if self._everything is not None and not self._everything.done():
-            self._everything.set_result(None)
-
-    async def outcomes(self) -> ValueMesh[Any]:
-        """Values and errors by rank, once every rank is accounted for."""
-        if self._remaining:
-            if self._everything is None:
-                self._everything = self.get_loop().create_future()
-            try:
-                await asyncio.shield(self._everything)
-            except asyncio.CancelledError:
-                if not self._everything.done():
-                    self.cancel()
-                raise
-        if self.cancelled():
-            raise asyncio.CancelledError
-        self._log_traceback = False
-        result: ValueMesh[Any] = self._wrap(self._values)
-        return result
-
-    def __del__(self) -> None:
-        if getattr(self, "_failed", None) is None:
-            return
-        unheard = self._log_traceback
-        if unheard:
-            self._log_traceback = False
-        runtime = process.running()
-        if runtime is not None and self._failed is not None:
-            runtime.hearing.reply_dropped(self._failed, heard=not unheard)
-
-
-def fail_gathered(reply: GatheredReply[Any], error: BaseException) -> None:
-    """Set the error of a gathered reply unless it was cancelled meanwhile."""
-    if not reply.done():
-        reply.set_exception(error)
 
 
 class Broadcast:
@@ -315,148 +256,3 @@ class Broadcast:
 
     def __await__(self) -> Generator[Any, None, None]:
         return self._room().__await__()
-
-
-class StreamSink:
-    """Where the data lane puts the answers of a stream; the `Stream` in the user's hands reads it."""
-
-    __slots__ = ("_call", "bell", "closed", "live", "queue", "taken")
-
-    def __init__(self, size: int) -> None:
-        self.live = set(range(size))
-        self.queue: deque[tuple[int, object, bool]] = deque()
-        self.bell = Bell()
-        self._call = 0
-        self.taken: dict[int, int] = {}
-        self.closed = False
-
-    def item(self, rank: int, value: object) -> None:
-        """A value of one rank; more may follow."""
-        self._push(rank, value, False)
-
-    def end(self, rank: int) -> None:
-        """This rank gives no more."""
-        self.live.discard(rank)
-        if not self.live:
-            self.bell.ring()
-
-    def rank_value(self, rank: int, value: object) -> None:
-        """The only value of one rank."""
-        self.live.discard(rank)
-        self._push(rank, value, False)
-
-    def rank_errors(self, errors: list[tuple[int, BaseException]]) -> None:
-        """Ranks that failed."""
-        for rank, error in errors:
-            self.live.discard(rank)
-            self._push(rank, error, True)
-
-    def _push(self, rank: int, value: object, failed: bool) -> None:
-        if not self.closed:
-            self.queue.append((rank, value, failed))
-            self.bell.ring()
-
-
-class Stream(AsyncIterator[tuple["Point", R]]):
-    """Answers as they arrive: `async for point, value in mesh.step.stream(...)`.
-
-    After a rank's error was raised, iterate the same object again and it goes on. Dropping it or `aclose()` cancels the rest.
-    """
-
-    __slots__ = ("_outcomes", "_point", "_runtime", "_sink")
-
-    def __init__(self, runtime: Any, sink: StreamSink, point: Callable[[int], Point]) -> None:
-        self._runtime = runtime
-        self._sink = sink
-        self._point = point
-        self._outcomes = False
-
-    def outcomes(self) -> Stream[R | BaseException]:
-        """The same stream, giving (Point, value or exception) and never raising a rank's error."""
-        self._outcomes = True
-        return self  # type: ignore[return-value]
-
-    def __aiter__(self) -> Stream[R]:
-        return self
-
-    async def __anext__(self) -> tuple[Point, R]:
-        sink = self._sink
-        while not sink.queue:
-            if not sink.live or sink.closed:
-                raise StopAsyncIteration
-            await sink.bell.wait()
-        rank, value, failed = sink.queue.popleft()
-        if rank in sink.live:
-            # The other end goes on producing as this one takes.
-            taken = sink.taken[rank] = sink.taken.get(rank, 0) + 1
-            self._runtime.streams.taken(sink._call, rank, taken)
-        if failed and not self._outcomes:
-            assert isinstance(value, BaseException)
-            raise value
-        return self._point(rank), value  # type: ignore[return-value]
-
-    async def aclose(self) -> None:
-        """End the stream; ranks that have not finished are cancelled."""
-        self._cancel()
-
-    def _cancel(self) -> None:
-        sink = self._sink
-        if not sink.closed:
-            sink.closed = True
-            sink.queue.clear()
-            if sink.live and sink._call:
-                self._runtime.cancel(sink._call)
-            sink.bell.ring()
-
-    def __del__(self) -> None:
-        self._cancel()
-
-
-class as_completed(Generic[R]):  # noqa: N801 - named as asyncio's
-    """Iterate replies as they finish, with `for` (worker threads, plain scripts) and `async for`.
-
-    Args:
-        replies: the replies to wait for.
-        timeout: seconds for all of them together.
-
-    Raises:
-        CallTimeoutError: while iterating, when the time is over.
-    """
-
-    def __init__(self, replies: Iterable[Reply[R]], timeout: float | None = None) -> None:
-        self._replies = list(replies)
-        self._timeout = timeout
-
-    def __iter__(self) -> Iterator[Reply[R]]:
-        import queue
-        import time
-
-        done: queue.SimpleQueue[Reply[R]] = queue.SimpleQueue()
-        end = None if self._timeout is None else time.monotonic() + self._timeout
-        for reply in self._replies:
-            try:
-                running = asyncio.get_running_loop() is reply.get_loop()
-            except RuntimeError:
-                running = False
-            if running:
-                raise BlockingWaitError(
-                    "`for` would stop the event loop; write `async for reply in as_completed(...)` here"
-                )
-            reply.get_loop().call_soon_threadsafe(reply.add_done_callback, done.put)
-        for _ in self._replies:
-            left = None if end is None else max(0.0, end - time.monotonic())
-            try:
-                yield done.get(timeout=left)
-            except queue.Empty:
-                raise CallTimeoutError(f"not all replies came within {self._timeout} s") from None
-
-    async def __aiter__(self) -> AsyncIterator[Reply[R]]:
-        done: asyncio.Queue[Reply[R]] = asyncio.Queue()
-        for reply in self._replies:
-            reply.add_done_callback(done.put_nowait)
-        try:
-            async with asyncio.timeout(self._timeout):
-                for _ in self._replies:
-                    yield await done.get()
-        except TimeoutError:
-            raise CallTimeoutError(f"not all replies came within {self._timeout} s") from None

@@ -18,10 +18,11 @@ from roost._roost import Done, Node
 from roost.context import handling
 from roost.dead_letters import DeadLetters, Job
 from roost.errors import StoppedError
+from roost.gathered import GatheredReply
 from roost.hearing import Hearing, left_unheard
 from roost.membership import Members
 from roost.ports import Ports, Streams
-from roost.reply import GatheredReply, Reply
+from roost.reply import Reply
 from roost.sharing import Sharing
 
 if TYPE_CHECKING:

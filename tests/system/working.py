@@ -3,7 +3,7 @@
 import asyncio
 import threading
 
-from roost import Actor, Channel, context, each, endpoint, handle
+from roost import Actor, CallTimeoutError, Channel, context, each, endpoint, handle
 
 
 class Worker(Actor):
@@ -83,7 +83,7 @@ class Worker(Actor):
         gate.tell.broadcast(f"{name} began")
         try:
             return await gate.passing.call_one(name)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, CallTimeoutError):  # of a deadline the call to the gate may hear first
             gate.tell.broadcast(f"{name} cancelled")
             raise
         finally:
@@ -91,6 +91,12 @@ class Worker(Actor):
 
     @endpoint
     async def hold(self, gate, name):
+        return await self.wait_at(gate, name)
+
+    @endpoint
+    async def hold_or_fail(self, gate, name, rank):
+        if context().message_point.rank == rank:
+            raise LookupError(name)
         return await self.wait_at(gate, name)
 
     @endpoint(concurrent=True)

@@ -1,0 +1,113 @@
+"""`Stream`: answers as they arrive, and where the data lane puts them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from roost.waiting import Bell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from roost.shape import Point
+
+__all__ = ["Stream", "StreamSink"]
+
+R = TypeVar("R")
+
+
+class StreamSink:
+    """Where the data lane puts the answers of a stream; the `Stream` in the user's hands reads it."""
+
+    __slots__ = ("_call", "bell", "closed", "live", "queue", "taken")
+
+    def __init__(self, size: int) -> None:
+        self.live = set(range(size))
+        self.queue: deque[tuple[int, object, bool]] = deque()
+        self.bell = Bell()
+        self._call = 0
+        self.taken: dict[int, int] = {}
+        self.closed = False
+
+    def item(self, rank: int, value: object) -> None:
+        """A value of one rank; more may follow."""
+        self._push(rank, value, False)
+
+    def end(self, rank: int) -> None:
+        """This rank gives no more."""
+        self.live.discard(rank)
+        if not self.live:
+            self.bell.ring()
+
+    def rank_value(self, rank: int, value: object) -> None:
+        """The only value of one rank."""
+        self.live.discard(rank)
+        self._push(rank, value, False)
+
+    def rank_errors(self, errors: list[tuple[int, BaseException]]) -> None:
+        """Ranks that failed."""
+        for rank, error in errors:
+            self.live.discard(rank)
+            self._push(rank, error, True)
+
+    def _push(self, rank: int, value: object, failed: bool) -> None:
+        if not self.closed:
+            self.queue.append((rank, value, failed))
+            self.bell.ring()
+
+
+class Stream(AsyncIterator[tuple["Point", R]]):
+    """Answers as they arrive: `async for point, value in mesh.step.stream(...)`.
+
+    After a rank's error was raised, iterate the same object again and it goes on. Dropping it or `aclose()` cancels the rest.
+    """
+
+    __slots__ = ("_outcomes", "_point", "_runtime", "_sink")
+
+    def __init__(self, runtime: Any, sink: StreamSink, point: Callable[[int], Point]) -> None:
+        self._runtime = runtime
+        self._sink = sink
+        self._point = point
+        self._outcomes = False
+
+    def outcomes(self) -> Stream[R | BaseException]:
+        """The same stream, giving (Point, value or exception) and never raising a rank's error."""
+        self._outcomes = True
+        return self  # type: ignore[return-value]
+
+    def __aiter__(self) -> Stream[R]:
+        return self
+
+    async def __anext__(self) -> tuple[Point, R]:
+        sink = self._sink
+        while not sink.queue:
+            if not sink.live or sink.closed:
+                raise StopAsyncIteration
+            await sink.bell.wait()
+        rank, value, failed = sink.queue.popleft()
+        if rank in sink.live:
+            # The other end goes on producing as this one takes.
+            taken = sink.taken[rank] = sink.taken.get(rank, 0) + 1
+            self._runtime.streams.taken(sink._call, rank, taken)
+        if failed and not self._outcomes:
+            assert isinstance(value, BaseException)
+            raise value
+        return self._point(rank), value  # type: ignore[return-value]
+
+    async def aclose(self) -> None:
+        """End the stream; ranks that have not finished are cancelled."""
+        self._cancel()
+
+    def _cancel(self) -> None:
+        sink = self._sink
+        if not sink.closed:
+            sink.closed = True
+            sink.queue.clear()
+            if sink.live and sink._call:
+                self._runtime.cancel(sink._call)
+            sink.bell.ring()
+
+    def __del__(self) -> None:
+        self._cancel()
