@@ -7,7 +7,7 @@ import sys
 
 import lives
 import pytest
-from conftest import eventually, started_here, stat
+from leftovers import eventually, started_here, stat
 from procs import Driver, lines, template_pid
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
