@@ -36,7 +36,11 @@ def receive(sock: socket.socket, bytes_max: int) -> tuple[bytes, list[int]]:
     fds = array.array("i")
     # Not `recv_fds`, which drops its flags: what the user executes would inherit the descriptors.
     room = socket.CMSG_SPACE(_DESCRIPTORS_MAX * fds.itemsize)
-    packet, messages, flags, _ = sock.recvmsg(bytes_max, room, socket.MSG_CMSG_CLOEXEC)
+    try:
+        packet, messages, flags, _ = sock.recvmsg(bytes_max, room, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionResetError:
+        # The other end has closed without reading all that we had sent: that is its end, too.
+        return b"", []
     for level, kind, data in messages:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])

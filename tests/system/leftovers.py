@@ -73,7 +73,7 @@ def leaving_nothing():
     gc.collect()
     eventually(lambda: not started_here().keys() - before[0].keys())
     left = {pid: seen for pid, seen in started_here().items() if pid not in before[0]}
-    assert left == {}, "processes are left behind"
+    assert left == {}, f"processes are left behind: {left}"
     eventually(lambda: not descriptors() - before[1])
-    assert descriptors() - before[1] == set(), "descriptors are left open"
+    assert descriptors() - before[1] == set(), f"descriptors are left open: {descriptors() - before[1]}"
     assert set(os.listdir("/dev/shm")) == before[2], "shared memory is left behind"

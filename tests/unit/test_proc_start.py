@@ -1,0 +1,36 @@
+"""The first steps of a proc, and what its template does the same way."""
+
+import os
+import socket
+
+from roost._proc import receive
+
+
+def pair():
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def test_a_packet_comes_with_its_descriptors():
+    ours, theirs = pair()
+    with ours, theirs:
+        socket.send_fds(theirs, [b"packet"], [0])
+        packet, fds = receive(ours, 100)
+        assert packet == b"packet"
+        assert len(fds) == 1
+        assert not os.get_inheritable(fds[0])
+        os.close(fds[0])
+
+
+def test_the_end_of_the_other_side_is_no_packet():
+    ours, theirs = pair()
+    with ours:
+        theirs.close()
+        assert receive(ours, 100) == (b"", [])
+
+
+def test_so_it_is_when_the_other_side_had_not_read_everything():
+    ours, theirs = pair()
+    with ours:
+        ours.send(b"never read")
+        theirs.close()
+        assert receive(ours, 100) == (b"", [])
