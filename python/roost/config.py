@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from roost.values import Frozen, check_finite, check_integer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from typing_extensions import TypedDict, Unpack
 
@@ -170,8 +171,24 @@ def current() -> Config:
     return _store.config
 
 
+@contextmanager
+def using(config: Config | None) -> Iterator[None]:
+    """Take a whole config for one program, as `roost.run(config=…)` does; None leaves what there is.
+
+    Raises:
+        RuntimeError: The job runs already.
+    """
+    before = _store.config
+    if config is not None:
+        use(config)
+    try:
+        yield
+    finally:
+        _store.config = before
+
+
 def use(config: Config) -> None:
-    """Take a whole config, as `roost.run(config=…)` and a starting proc do.
+    """Take a whole config, as a starting proc does.
 
     Raises:
         RuntimeError: The job runs already.

@@ -65,7 +65,7 @@ def run(
 
     Args:
         main: the program.
-        config: limits to use.
+        config: limits to use in this program; those of `roost.configure()` hold again after it.
         supervise: hears of failures that no mesh's own hook handled; True says that it handled one.
 
     Returns:
@@ -82,13 +82,11 @@ def run(
             raise RuntimeError(  # noqa: TRY301 - the coroutine is closed below, whatever was wrong
                 "roost.run() starts an event loop, and one runs in this thread already: await the program there"
             )
-        if config is not None:
-            _config.use(config)
+        with _config.using(config), _sigterm_put_back():
+            return uvloop.run(_whole(main, supervise))
     except BaseException:
         main.close()
         raise
-    with _sigterm_put_back():
-        return uvloop.run(_whole(main, supervise))
 
 
 async def _whole(main: Coroutine[Any, Any, T], supervise: Callable[[Failure], Awaitable[bool]] | None) -> T:

@@ -119,7 +119,7 @@ class Driver:
 
     def when(self, proc, status, incarnation=0):
         """The same, with the time at which it was read."""
-        want, ends = (proc, incarnation, status), ("failed", "stopped")
+        want, ends = (proc, incarnation, status), () if status == "gone" else ("failed", "stopped")
 
         def told(notice):
             return notice[0] == "member" and (notice[2:5] == want or (notice[2] == proc and notice[4] in ends))

@@ -111,8 +111,9 @@ def test_restart_in_place():
         details = driver.wait(proc, "failed", 2)
         assert [reason["signal"] for reason in details["reasons"]] == [9, 9]
         one = ["starting", "up", "dead", "restarting"]
+        driver.wait(proc, "gone", 2)
         story = [(0, status) for status in one] + [(1, status) for status in one]
-        assert driver.story(proc) == [*story, (2, "starting"), (2, "up"), (2, "failed")]
+        assert driver.story(proc) == [*story, (2, "starting"), (2, "up"), (2, "failed"), (2, "gone")]
 
 
 def test_a_restart_needs_no_python_of_the_driver():

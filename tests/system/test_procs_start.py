@@ -21,7 +21,8 @@ def test_procs_come_up_and_stop(cold):
         for proc in procs:
             details = driver.wait(proc, "stopped")
             assert (details["kind"], details["exit_code"], details["reason"]) == ("stopped", 0, "enough")
-            assert list(driver.story(proc)) == [(0, "starting"), (0, "up"), (0, "stopped")]
+            driver.wait(proc, "gone")
+            assert list(driver.story(proc)) == [(0, "starting"), (0, "up"), (0, "stopped"), (0, "gone")]
 
 
 @pytest.mark.parametrize("cold", [False, True])

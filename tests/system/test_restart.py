@@ -123,16 +123,11 @@ async def test_pauses_grow():
             await killed(mortal, await mortal.pid.call_one())
             await mortal.ready()
         await procs.stop()
-        failed = recovered = None
-        pauses = []
-        async for event in events:
-            if event.name != "procs":
-                continue
-            if event.kind == "failed":
-                failed = event.at
-            elif event.kind == "recovered":
-                recovered = event.at
-                pauses.append((recovered - failed).total_seconds())
+        told = [event async for event in events if event.mesh == "procs" and event.kind in ("failed", "recovered")]
+        assert [event.kind for event in told] == ["failed", "recovered"] * 3, told
+        pauses = [
+            (recovered.at - failed.at).total_seconds() for failed, recovered in zip(told[::2], told[1::2], strict=True)
+        ]
         assert pauses[0] >= 0.04
         assert pauses[1] >= 0.08
         assert pauses[2] >= 0.16

@@ -99,6 +99,18 @@ def test_use_takes_a_whole_config():
     assert config.current() == Config(sigterm_s=1)
 
 
+def test_a_program_has_its_config_to_itself():
+    config.configure(grace_s=9)
+    with config.using(Config(sigterm_s=1)):
+        assert config.current() == Config(sigterm_s=1)
+        config.release()
+    assert config.current() == Config(grace_s=9)
+    config.release()
+    with pytest.raises(ZeroDivisionError), config.using(Config()):
+        raise ZeroDivisionError
+    assert config.current() == Config(grace_s=9)
+
+
 def test_unknown_limit_lists_the_known_ones():
     with pytest.raises(TypeError, match="no limit 'grace'; it has message_bytes_max, "):
         config.configure(grace=5)
