@@ -34,8 +34,8 @@ def let_tasks_take(kind: type[asyncio.Future[Any]]) -> None:
 
         __slots__ = ()
 
-        @property
-        def __class__(self) -> type:  # type: ignore[misc]  # pyright: ignore[reportIncompatibleMethodOverride]
+        @property  # type: ignore[misc]
+        def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
             _set_class(self, kind)
             return types.CoroutineType
 

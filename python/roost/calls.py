@@ -8,11 +8,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from roost import serialize
-from roost.errors import ActorDied, MessageTooLargeError, PeerLostError, StoppedError
+from roost.errors import ActorDied, MessageTooLargeError, StoppedError
 from roost.gathered import GatheredReply
 from roost.mesh import ActorMesh, Each
 from roost.reply import Broadcast, Reply, fail_reply
 from roost.shape import ValueMesh
+from roost.stops import lost_error, stopped_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,7 +131,7 @@ class Calls:
 
     def _dropped(self, payload: bytes) -> BaseException:
         if not payload:
-            return StoppedError("the actor has stopped")
+            return stopped_error("the actor", "it is not there any more")
         mesh, rank, failure, original, maybe_executed = pickle.loads(payload)
         if failure.kind == "stopped":
             return StoppedError(None, failure, maybe_executed=maybe_executed)
@@ -175,9 +176,11 @@ class Calls:
     def _gone_error(self, mesh: ActorMesh, proc: int, rank: int) -> ActorDied:
         owned = self.runtime.owned.get(mesh._id)
         if owned is not None and owned.mesh_stopped is not None:
-            return StoppedError(f"{mesh._name_of(rank)} stopped: {owned.mesh_stopped}")
+            return stopped_error(mesh._name_of(rank), owned.mesh_stopped, mesh=mesh._name, point=mesh._point(rank))
         error = self.runtime.members.error_of(proc)
-        return error if error is not None else PeerLostError(f"{mesh._name_of(rank)} cannot be reached")
+        if error is not None:
+            return error
+        return lost_error(mesh._name_of(rank), "its proc is gone", mesh=mesh._name, point=mesh._point(rank))
 
     def _return(self, mesh: ActorMesh, endpoint: str, proc: int, ranks: list[int]) -> None:
         error = self.runtime.members.error_of(proc)

@@ -46,11 +46,11 @@ class ActorDied(RoostError, ConnectionError):  # noqa: N818  (the word users say
 
     Args:
         message: What happened; left out, the failure says it.
-        failure: The death that it is about.
+        failure: The death that it is about; left out, one that says no more than the message.
         maybe_executed: Whether the endpoint may have started, and the call may have had its effect.
     """
 
-    failure: Failure | None
+    failure: Failure
     """The death that it is about."""
     maybe_executed: bool
     """Whether the call may have been executed; False when it surely was not."""
@@ -60,12 +60,12 @@ class ActorDied(RoostError, ConnectionError):  # noqa: N818  (the word users say
     ) -> None:
         # Pickling calls the class with these args, then restores the rest from __dict__.
         super().__init__(*(() if message is None else (message,)))
-        self.failure = failure
+        self.failure = _unknown(message) if failure is None else failure
         self.maybe_executed = maybe_executed
 
     def __str__(self) -> str:
         # Without a message the failure is read anew each time, since its consequences grow.
-        text = str(self.args[0]) if self.args else str(self.failure or "the actor ended")
+        text = str(self.args[0]) if self.args else str(self.failure) if self.failure.name else "the actor ended"
         first, newline, rest = text.partition("\n")
         executed = "; the call may have been executed" if self.maybe_executed else ""
         return f"{first}{executed}{newline}{rest}"
@@ -263,6 +263,14 @@ class Unavailable(RoostError):  # noqa: N818  (what it says is a state, as in HT
 
 
 _NAMED_MAX = 8
+
+
+def _unknown(message: str | None) -> Failure:
+    """A failure that says no more than its error."""
+    from roost.failure import Failure
+    from roost.shape import Point
+
+    return Failure(kind="lost", origin="roost", mesh="", name="", point=Point({}), reason=message or "")
 
 
 def _line(exception: BaseException) -> str:

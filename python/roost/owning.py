@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from roost.errors import ActorDied, MeshError, StoppedError
+from roost.errors import ActorDied, MeshError
 from roost.events import EventStream, event
 from roost.failure import State
 from roost.hearing import failures_in, raise_unheard
 from roost.reply import Reply, fail_reply
 from roost.shape import Shape, ValueMesh, rank_name
+from roost.stops import stopped_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -187,7 +188,10 @@ class OwnedMesh:
             error.__cause__ = self.runtime.hearing.original(failure)
             return error
         reason = self.reasons.get(rank) or self.mesh_stopped or "stopped"
-        return StoppedError(f"{self.rank_name(rank)} stopped: {reason}", failure)
+        error = stopped_error(self.rank_name(rank), reason, mesh=self.name, point=self.whole.point(rank))
+        if failure is not None:
+            error.failure = failure
+        return error
 
     # Stopping ----------------------------------------------------------------------------------------------------------
     def stop(self, shape: Shape, reason: str) -> Reply[None]:
@@ -220,7 +224,7 @@ class OwnedMesh:
     def restart(self, shape: Shape, reason: str) -> Reply[None]:
         """Start the next incarnation of these ranks; done when they are up."""
         if self.mesh_stopped is not None:
-            raise StoppedError(f"{self.name} stopped: {self.mesh_stopped}; spawn a new one instead of restarting this")
+            raise stopped_error(self.name, self.mesh_stopped, advice="; spawn a new one instead of restarting this")
         reply: Reply[None] = Reply(loop=self.runtime.loop)
 
         def begin() -> None:

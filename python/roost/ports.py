@@ -6,14 +6,14 @@ import struct
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakValueDictionary
 
-from roost.errors import StoppedError
+from roost.stops import stopped_error
 from roost.waiting import Bell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from roost.channel import PortReceiver, PortSender
-    from roost.errors import ActorDied
+    from roost.errors import ActorDied, StoppedError
     from roost.runtime import Runtime
 
 __all__ = ["PortValue", "Ports", "Streams"]
@@ -71,7 +71,7 @@ class Ports:
         return self._runtime.members.error_of(proc)
 
     def _closed_error(self) -> StoppedError:
-        return StoppedError("the channel's receiver is closed")
+        return stopped_error("the channel", "its receiver is closed")
 
     def send(self, proc: int, port: int, what: int, value: PortValue) -> None:
         """Send to a port, here or elsewhere."""

@@ -308,8 +308,10 @@ class Runner:
         task.add_done_callback(self._concurrent_ended)
 
     def _concurrent_ended(self, task: asyncio.Task[None]) -> None:
-        if self._concurrent is not None:
-            self._concurrent.pop(task, None)
+        message = None if self._concurrent is None else self._concurrent.pop(task, None)
+        if message is not None and task.cancelled() and not message.answered:
+            # It was cancelled before its first step, and could not see to its message itself.
+            self._raised(message, asyncio.CancelledError())
 
     async def _concurrent_done(self) -> None:
         while self._concurrent:

@@ -17,13 +17,13 @@ from roost import process, serialize
 from roost._roost import Done, Node
 from roost.context import handling
 from roost.dead_letters import DeadLetters, Job
-from roost.errors import StoppedError
 from roost.gathered import GatheredReply
 from roost.hearing import Hearing, left_unheard
 from roost.membership import Members
 from roost.ports import Ports, Streams
 from roost.reply import Reply
 from roost.sharing import Sharing
+from roost.stops import stopped_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -323,7 +323,7 @@ class Runtime:
         """A verb on a mesh that this process has stopped."""
         record = self.owned.get(mesh._id)
         reason = None if record is None else record.mesh_stopped
-        raise StoppedError(f"{mesh._name} stopped: {reason or 'stopped'}")
+        raise stopped_error(mesh._name, reason or "stopped")
 
     def exit(self, ending: SystemExit) -> None:
         """An endpoint raised SystemExit: this process ends with its code, in order."""

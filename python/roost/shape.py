@@ -430,6 +430,8 @@ def _point(names: tuple[str, ...], lengths: tuple[int, ...], rank: int) -> Point
 
 
 def _checked(sizes: Mapping[str, int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    if not isinstance(sizes, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # users without a type checker
+        raise TypeError(f'dimensions are given as names and sizes, as in {{"gpus": 4}}, not as {sizes!r}')
     names = tuple(sizes)
     _check_names(names)
     lengths: list[int] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from roost.mesh import ActorMesh, ProcMesh, check_actor_class
 from roost.owned_actors import OwnedActors
 from roost.owned_procs import OwnedProcs
 from roost.shape import SCALAR, Point, Shape, rank_name
+from roost.stops import stopped_error
 
 if TYPE_CHECKING:
     from roost.runtime import Runtime
@@ -64,7 +66,7 @@ def spawn_procs(
     if spares:
         raise ValueError("spares are not there yet: leave spares= out")
     _checked_policy(restart)
-    runtime.check_usable()
+    _check_place(runtime)
     whole = Shape(per_host or {})
     request = _Request(runtime, name or "procs", whole, env, tuple(preload), bind, start, gpus_per_proc, setup)
     mesh = new_id()
@@ -104,10 +106,12 @@ def spawn_actors(
     options: dict[str, Any],
 ) -> ActorMesh:
     """Spawn one actor, or `per_proc`, on each proc of a mesh; returns at once."""
-    runtime.check_usable()
+    _check_place(runtime)
     kind = check_actor_class(actor, name, args, kwargs)
     per_proc = Shape(options["per_proc"]) if options.get("per_proc") else SCALAR
     parent = runtime.owned.get(procs._id)
+    if parent is not None and parent.mesh_stopped is not None:
+        raise stopped_error(parent.name, parent.mesh_stopped, advice="; spawn procs anew, and the actors on those")
     policy = _checked_policy(options.get("restart"))
     waits = parent is not None and getattr(parent.policy, "while_down", "fail") == "wait"  # type: ignore[attr-defined]
     mesh = new_id()
@@ -165,6 +169,17 @@ def _record_all(runtime: Runtime) -> None:
     records, runtime.unrecorded = runtime.unrecorded, []
     if not runtime.closed:
         runtime.control.record_actors(records)
+
+
+def _check_place(runtime: Runtime) -> None:
+    """Refuse a forked child, and a thread that belongs to no actor: who would own the mesh?"""
+    runtime.check_usable()
+    is_threads = runtime.background is None and runtime.handling_runner() is None
+    if is_threads and threading.get_ident() != runtime.thread:
+        raise RuntimeError(
+            "spawning in a thread of one's own: nobody would own the mesh; spawn in an endpoint or in the program that runs "
+            "on the event loop, and hand the mesh to the thread"
+        )
 
 
 def _checked_policy(restart: object) -> Restart | None:

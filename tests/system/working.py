@@ -289,7 +289,7 @@ def event(events, name):
     return events.setdefault(name, asyncio.Event())
 
 
-async def heard(name, within_s=20):
+async def heard(name, within_s=10):
     """Wait until a worker has told this."""
     async with asyncio.timeout(within_s):
         await event(TOLD, name).wait()

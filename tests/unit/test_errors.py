@@ -77,7 +77,7 @@ class TestActorDied:
 
     def test_without_anything(self):
         assert str(ActorDied()) == "the actor ended"
-        assert ActorDied().failure is None
+        assert (ActorDied().failure.kind, ActorDied().failure.name) == ("lost", "")
         assert ActorDied().maybe_executed is False
 
 
