@@ -61,7 +61,7 @@ impl Node {
             next_call: 1,
             stopped: std::collections::HashSet::new(),
             dirty: Vec::new(),
-            burst: false,
+            turn: 0,
             flush_scheduled: false,
             page: None,
             early: HashMap::new(),

@@ -76,8 +76,8 @@ pub(crate) struct State {
     pub(crate) stopped: std::collections::HashSet<u64>,
     /// Procs with something to write.
     pub(crate) dirty: Vec<u64>,
-    /// A frame was written in this turn of the loop: the next ones are collected and written together.
-    pub(crate) burst: bool,
+    /// Counts turns of the loop, as far as they are seen here.
+    pub(crate) turn: u64,
     pub(crate) flush_scheduled: bool,
     pub(crate) page: Option<Arc<StartedPage>>,
     /// Messages for meshes that are not here yet.

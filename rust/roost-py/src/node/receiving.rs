@@ -25,8 +25,8 @@ impl Node {
     pub(crate) fn read_from(&self, py: Python<'_>, proc: u64) -> PyResult<()> {
         let read = {
             let mut state = self.lock();
-            // New bytes: the loop has turned, so the next frame is the first of a burst.
-            state.burst = !state.dirty.is_empty();
+            // New bytes: the loop has turned.
+            state.turn += 1;
             let Some(link) = state.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) else {
                 return Ok(());
             };

@@ -10,26 +10,27 @@ use pyo3::types::PyBytes;
 use super::{Action, Node, State};
 use crate::outgoing::Outgoing;
 use crate::payload::Payload;
-use crate::peer::{Sent, Stalled, Standing};
+use crate::peer::{Sent, Stalled, Standing, Wrote};
 use crate::targets::mesh_id;
 
 impl State {
-    /// A frame was put into this proc's session: write it now when it is the first of this turn, else with the others.
+    /// A frame was put into this proc's session: it is written now, or with the others at the end of this turn.
     pub(crate) fn wrote(&mut self, proc: u64, actions: &mut Vec<Action>) {
-        if let Some(link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) {
-            actions.extend(link.offers.drain(..).map(|offer| Action::Offer { proc, offer }));
-        }
-        if self.burst {
-            if !self.dirty.contains(&proc) {
+        let turn = self.turn;
+        let Some(link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) else {
+            return;
+        };
+        actions.extend(link.offers.drain(..).map(|offer| Action::Offer { proc, offer }));
+        match link.wrote(turn) {
+            Wrote::Due => self.flush_one(proc, actions),
+            Wrote::Waits => {
                 self.dirty.push(proc);
+                if !self.flush_scheduled {
+                    self.flush_scheduled = true;
+                    actions.push(Action::Schedule);
+                }
             }
-            if !self.flush_scheduled {
-                self.flush_scheduled = true;
-                actions.push(Action::Schedule);
-            }
-        } else {
-            self.burst = true;
-            self.flush_one(proc, actions);
+            Wrote::Known => {}
         }
     }
 
@@ -278,8 +279,11 @@ pub(super) fn flush(node: &Node, py: Python<'_>) -> PyResult<()> {
     {
         let mut state = node.lock();
         state.flush_scheduled = false;
-        state.burst = false;
+        state.turn += 1;
         for proc in std::mem::take(&mut state.dirty) {
+            if let Some(link) = state.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) {
+                link.end_turn();
+            }
             state.flush_one(proc, &mut actions);
         }
     }

@@ -4,9 +4,11 @@
 //! |---|---|
 //! | `socket` | the transport: bytes in and out of a stream socket |
 //! | `link` | frames of messages and replies into the session, with their parts |
+//! | `pace` | when frames are written |
 //! | `waiting` | credit, and the messages that wait for it or were not taken yet |
 
 mod link;
+mod pace;
 mod socket;
 mod waiting;
 
@@ -17,6 +19,8 @@ use roost_core::credit::{Amount, QueueBound, SendWindows};
 use roost_core::session::{Session, SessionConfig};
 use roost_core::wire::hello::Hello;
 
+use self::pace::Pace;
+pub(crate) use self::pace::Wrote;
 use crate::ids::IdMap;
 use crate::outgoing::Outgoing;
 use crate::payload::Payload;
@@ -58,6 +62,7 @@ pub(crate) struct Link {
     pub(crate) slot: u32,
     input: Vec<u8>,
     filled: usize,
+    pace: Pace,
     /// The loop calls us when the socket takes more.
     pub(crate) watched: bool,
     /// The other end is gone or speaks no frames of ours: nothing is read or written any more.
@@ -132,6 +137,7 @@ impl Link {
             slot,
             input: vec![0; socket::INPUT_BYTES_MIN],
             filled: 0,
+            pace: Pace::default(),
             watched: false,
             closed: false,
             windows: IdMap::default(),
@@ -140,6 +146,19 @@ impl Link {
             stalled: VecDeque::new(),
             offers: Vec::new(),
         }
+    }
+
+    /// A frame was put into the session in this turn of the loop.
+    pub(crate) fn wrote(&mut self, turn: u64) -> Wrote {
+        if self.watched {
+            return Wrote::Known;
+        }
+        self.pace.wrote(turn, self.session.unsent_bytes())
+    }
+
+    /// The turn ends, with everything written that the socket takes: see [`Self::flush`].
+    pub(crate) fn end_turn(&mut self) {
+        self.pace.end_turn();
     }
 
     pub(crate) fn raw_fd(&self) -> RawFd {
