@@ -45,6 +45,8 @@ class Members:
         self._deaths: dict[tuple[int, int], Failure] = {}
         # Procs that have ended for good.
         self.gone: dict[int, Failure] = {}
+        # Procs that are to start again, until they do.
+        self._down: dict[int, Failure] = {}
 
     # Names -------------------------------------------------------------------------------------------------------------
     def own(self, record: OwnedProcs) -> None:
@@ -58,7 +60,7 @@ class Members:
         for proc in getattr(record, "procs", ()):
             if self.owned.get(proc, (None, 0))[0] is record:
                 procs += (proc,)
-                for table in (self.owned, self._places, self.gone):
+                for table in (self.owned, self._places, self.gone, self._down):
                     table.pop(proc, None)
         self._runtime.node.forget_owned(record.id, procs)
 
@@ -162,12 +164,13 @@ class Members:
         if status in ("dead", "failed", "stopped"):
             failure = self.death_of(proc, incarnation, details)
             down = status == "dead"
-            if not down:
-                self.gone[proc] = failure
+            self._down.pop(proc, None)
+            (self._down if down else self.gone)[proc] = failure
             self._lose(proc, incarnation, details.get("started", -1), failure, again=down, gone=not down)
             self._tell_tenants(proc, status, failure, down=down)
         elif status == "starting" and incarnation:
             self.gone.pop(proc, None)
+            self._down.pop(proc, None)
             # The connection to a proc of ours comes unasked.
             self._runtime.node.revive(proc, proc in self.owned)
         owned = self.owned.get(proc)
@@ -248,7 +251,7 @@ class Members:
 
     def error_of(self, proc: int) -> ActorDied | None:
         """The error for whoever writes to a proc that is gone or down; None when it is there."""
-        failure = self.gone.get(proc)
+        failure = self.gone.get(proc) or self._down.get(proc)
         if failure is None:
             owned = self.owned.get(proc)
             if owned is None or owned[0].state(owned[1]) == "up":

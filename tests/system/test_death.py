@@ -11,7 +11,7 @@ import pytest
 from loops import handled, on_a_loop, wait_until_gone, wait_until_idle
 from mortal import Mortal
 
-from roost import Actor, ActorDied, MeshError, endpoint, this_host
+from roost import Actor, ActorDied, MeshError, Restart, endpoint, this_host
 from roost.errors import StoppedError
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -206,3 +206,16 @@ class Caller(Actor):
     @endpoint(concurrent=True)
     async def has_asked(self):
         await self.asked.wait()
+
+
+@on_a_loop
+async def test_also_who_does_not_own_a_proc_is_told_why_it_is_down():
+    slow = Restart(limit=1, within_s=60, backoff_s=(20, 20))
+    async with this_host().spawn_procs({"gpus": 2}, restart=slow) as procs:
+        first, second = procs.spawn("mortals", Mortal)
+        os.kill(await second.pid.call_one(), signal.SIGKILL)
+        # The second time it is known to be down before anything is sent.
+        for _ in range(2):
+            error = await died(first.relay.call_one(second, "echo", 1))
+            assert (error.failure.name, error.failure.signal) == ("procs[gpus=1]", signal.SIGKILL)
+            assert not error.maybe_executed

@@ -87,9 +87,13 @@ impl State {
             letters: Vec::new(),
         };
         let started = u64::try_from(started).ok();
-        let Some(peer) = self.peers.get_mut(&proc) else {
+        if gone && !self.peers.contains_key(&proc) {
+            // Whoever writes to it asks for a connection, and is told.
             return losses;
-        };
+        }
+        // One that is down is remembered also where nothing was sent to it yet: a message must fail and not wait for it.
+        let queue = self.queue;
+        let peer = self.peer(proc);
         peer.standing = if gone { Standing::Gone } else { Standing::Down };
         let link = if peer.incarnation == incarnation {
             peer.link.take()
@@ -97,7 +101,7 @@ impl State {
             None
         };
         let mut waiting: Vec<Outgoing> = Stalled::messages(std::mem::take(&mut peer.backlog)).collect();
-        peer.bound = roost_core::credit::QueueBound::new(self.queue);
+        peer.bound = roost_core::credit::QueueBound::new(queue);
         let mut kept = Vec::new();
         if let Some(mut link) = link {
             (kept, losses.letters) = link.take_awaited(started, again);

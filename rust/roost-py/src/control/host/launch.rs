@@ -38,6 +38,8 @@ pub(super) struct Running {
     pub(super) pumps: [Pump; 2],
     /// Its end was told to the agent.
     pub(super) died: bool,
+    /// Its template, which reaps it, has told how it ended.
+    pub(super) is_status_told: bool,
     pub(super) sources: Vec<u64>,
 }
 
@@ -186,6 +188,7 @@ impl Host {
                 Pump::new(stderr_read, Stream::Err, &order.label, log),
             ],
             died: false,
+            is_status_told: false,
             sources: Vec::new(),
         };
         Ok((running, ends))

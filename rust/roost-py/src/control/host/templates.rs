@@ -255,6 +255,9 @@ impl Host {
                 }
             }
             (b'X', Some(proc)) => {
+                if let Some(running) = self.running(proc, incarnation) {
+                    running.is_status_told = true;
+                }
                 self.unreaped
                     .retain(|one| (one.proc, one.incarnation) != (proc, incarnation));
                 let exit = Exit::from_wait_status(number);

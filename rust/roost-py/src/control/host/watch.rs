@@ -143,6 +143,9 @@ impl Host {
             return;
         };
         let exit = wait_exit(&pidfd).or_else(|| {
+            if running.is_status_told {
+                return None;
+            }
             // The template's child: it tells the status, and reaps, unless it ends itself.
             self.unreaped.push(Unreaped {
                 proc: id,
