@@ -2,7 +2,7 @@
 # PYTHON=python3.12 chooses the interpreter; everything stays inside this folder.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python check format sim bench bench-peers check-instructions wheel fuzz chaos clean
+.PHONY: help demo test test-rust test-python check format sim bench bench-peers check-instructions wheel fuzz chaos soak clean
 
 SETUP := @scripts/setup.sh
 RUN := @scripts/run.sh
@@ -92,6 +92,10 @@ fuzz:  ## each decoder for FUZZ_SECONDS=60 or FUZZ_INPUTS=10000000; FUZZ_TARGETS
 chaos:  ## the long tests that kill processes over and over
 	$(SETUP) test dev torch extension
 	$(RUN) python -m pytest -m chaos $(PYTEST)
+
+soak:  ## the endurance tests in their long form, hours of them; figures at the end
+	$(SETUP) test dev torch extension
+	$(RUN) python -m pytest tests/soak --long $(PYTEST)
 
 clean:  ## removes what was built here, .venv too
 	rm -rf .venv target dist fuzz/target .mypy_cache .pytest_cache .ruff_cache .hypothesis python/roost/*.so
