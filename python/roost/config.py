@@ -34,22 +34,12 @@ class Config(Frozen, kw_only=True):
     """Messages that wait at a sender for one peer: a window of 10,000 calls must run, a runaway loop must not."""
     queue_warning_s: float = 10.0
     """How long a queue stays full before a warning is logged: longer than a slow step, shorter than a coffee."""
-    mailbox_messages_max: int = 1024
-    """Messages that one sender may have in one actor's mailbox: enough to keep it busy over a round trip."""
     port_messages_max: int = 64
     """Values that wait in a channel unless its own limit says otherwise: back-pressure comes early."""
     segment_bytes_min: int = _MIB
     """Parts from this size on go through shared memory on one host: below it a copy through the socket is quicker."""
     segments_bytes_max: int = 8 * _GIB
     """Shared memory that one proc keeps pooled or holds for its receivers: beyond it parts go through the socket."""
-    lease_s: float = 30.0
-    """How long a host stays in the job without a sign of life from its client: over a switch's restart."""
-    heartbeat_s: float = 1.0
-    """Time between signs of life between hosts: cheap, and a tenth of what is borne."""
-    lost_s: float = 10.0
-    """Silence after which a host counts as lost: longer than a paused VM or a full link, short enough to act on."""
-    handshake_s: float = 5.0
-    """Time for a stranger to prove who it is: a slow one must not hold a place."""
     start_timeout_s: float = 120.0
     """Time for a proc to start, `setup` and preloads too: importing torch from a cold network disk takes a minute."""
     grace_s: float = 5.0
@@ -58,22 +48,12 @@ class Config(Frozen, kw_only=True):
     """Time between SIGTERM and SIGKILL."""
     cleanup_timeout_s: float = 3.0
     """Time for an actor's `__cleanup__`; more than the grace is added to it."""
-    stall_warning_s: float = 5.0
-    """How long a loop may be blocked before a `stalled` event tells of it: a step in C code is no fault yet."""
     echo_hold_s: float = 0.02
     """How long an error that may echo a peer's death is held back for the death to overtake it."""
-    states_timeout_s: float = 0.25
-    """Time for a proc's control thread to answer `states()`; then the last known is given."""
     dead_letters_max: int = 1000
     """Dead letters kept in `context().job.dead_letters`: the newest matter."""
     events_max: int = 10_000
     """Events that wait for one reader of `events()`; beyond them the oldest make way for one `gap`."""
-    output_bytes_max: int = _MIB
-    """Output of one proc that waits to be passed on: beyond it lines are dropped and counted, and work goes on."""
-    stderr_bytes_max: int = 16 * 1024
-    """The tail of a proc's standard error that a failure carries: a traceback fits."""
-    chain_max: int = 64
-    """Calls that may wait for each other in a row: deeper is a runaway recursion over actors."""
 
     def __post_init__(self) -> None:
         for name in Config._fields:
@@ -85,13 +65,6 @@ class Config(Frozen, kw_only=True):
                 check_integer(
                     "Config", name, value, least=1, instead="give at least 1, or leave it out for the default"
                 )
-        if self.heartbeat_s >= self.lost_s:
-            raise ValueError(
-                f"Config heartbeat_s={self.heartbeat_s:g} is not below lost_s={self.lost_s:g}:"
-                " a host would count as lost between two signs of life; raise lost_s"
-            )
-        if self.chain_max > _CHAIN_MAX:
-            raise ValueError(f"Config chain_max={self.chain_max} passes {_CHAIN_MAX}, which a message's header holds")
 
     def as_builtins(self) -> dict[str, int | float]:
         """The limits as plain numbers by name, to hand to a proc or to Rust."""
@@ -103,9 +76,6 @@ class Config(Frozen, kw_only=True):
         return _changed(cls(), limits)
 
 
-_CHAIN_MAX = 1024
-
-
 if TYPE_CHECKING:
 
     class _Changes(TypedDict, total=False):
@@ -115,26 +85,16 @@ if TYPE_CHECKING:
         queue_bytes_max: int
         queue_messages_max: int
         queue_warning_s: float
-        mailbox_messages_max: int
         port_messages_max: int
         segment_bytes_min: int
         segments_bytes_max: int
-        lease_s: float
-        heartbeat_s: float
-        lost_s: float
-        handshake_s: float
         start_timeout_s: float
         grace_s: float
         sigterm_s: float
         cleanup_timeout_s: float
-        stall_warning_s: float
         echo_hold_s: float
-        states_timeout_s: float
         dead_letters_max: int
         events_max: int
-        output_bytes_max: int
-        stderr_bytes_max: int
-        chain_max: int
 
 
 class _Store:

@@ -43,7 +43,11 @@ def start() -> Runtime:
 def _driver(loop: asyncio.AbstractEventLoop) -> Runtime:
     job, proc = os.urandom(16), new_id()
     config = _config.current()
-    control = Control.start_agent(job, proc, {"grace_s": config.grace_s, "sigterm_s": config.sigterm_s})
+    control = Control.start_agent(
+        job,
+        proc,
+        {"grace_s": config.grace_s, "sigterm_s": config.sigterm_s, "start_timeout_s": config.start_timeout_s},
+    )
     runtime = Runtime(job=job, proc=proc, incarnation=0, name="driver", owner=proc, control=control, loop=loop)
     process.install(runtime)
     runtime.open()

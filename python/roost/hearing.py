@@ -31,6 +31,8 @@ left_unheard: list[Exception] = []
 
 # Failures that are remembered, so that all who hear of one get the same object.
 _FAILURES_MAX = 10_000
+# How long a failure may be unheard before a warning tells of it: whoever awaits one hears of it a few turns of the loop later.
+_WARNING_S = 1.0
 
 
 class Unheard:
@@ -151,7 +153,7 @@ class Hearing:
             unheard.hear()
             owner.fail(ActorDied(None, failure), f"its mesh {mesh.name}, of which {failure.summary}")
         elif not await self._ask(self._runtime.root_supervise, unheard, "the supervise hook of roost.run"):
-            _logger.warning("nobody has heard of a failure yet: %s", failure)
+            self._runtime.loop.call_later(_WARNING_S, _warn_of, unheard)
 
     async def _ask(self, hook: Callable[[Failure], Any] | None, unheard: Unheard, name: str) -> bool:
         """Whether a hook handles it."""
@@ -198,6 +200,11 @@ class Hearing:
             *(ActorDied(None, failure) for failure in found),
             *(one for one in dropped if isinstance(one, Exception)),
         ]
+
+
+def _warn_of(unheard: Unheard) -> None:
+    if not unheard.heard:
+        _logger.warning("nobody has heard of a failure yet: %s", unheard.failure)
 
 
 def raise_unheard(

@@ -17,20 +17,50 @@ from roost.shape import Point, Selection, Shape, ValueMesh, encode_sizes, rank_n
 from roost.stream import Stream, StreamSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
     from typing import Self, SupportsIndex
+
+    from typing_extensions import TypedDict, Unpack
 
     from roost.endpoint_info import EndpointInfo
     from roost.events import EventStream
-    from roost.failure import State
+    from roost.failure import Bind, Failure, Restart, State
     from roost.owned_actors import OwnedActors
     from roost.owned_procs import OwnedProcs
     from roost.owning import OwnedMesh
     from roost.reply import Reply
+    from roost.spawning import Env
 
 __all__ = ["ActorMesh", "BoundEndpoint", "HostMesh", "ProcMesh"]
 
 A = TypeVar("A")
+P = typing.ParamSpec("P")
+
+if TYPE_CHECKING:
+
+    class _ActorOptions(TypedDict, total=False):
+        """What `procs.options()` takes."""
+
+        restart: Restart | None
+        per_proc: Mapping[str, int]
+        supervise: Callable[[Failure], Awaitable[bool]]
+        cleanup_timeout_s: float
+
+    class _ProcOptions(TypedDict, total=False):
+        """The keywords of `roost.spawning.spawn_procs` once more; a test compares the two."""
+
+        name: str | None
+        env: Env | None
+        preload: Sequence[str]
+        restart: Restart | None
+        spares: int
+        bind: Bind | Callable[[Point, int], Bind | None] | None
+        start: str | Sequence[str] | Callable[[Point, int], str | Sequence[str]]
+        gpus_per_proc: int | None
+        setup: Callable[[], object] | None
+        supervise: Callable[[Failure], Awaitable[bool]] | None
+        logs: bool
+
 
 CALL_ONE, CALL, BROADCAST, STREAM = range(4)
 _MODES = {"call_one": CALL_ONE, "call": CALL, "broadcast": BROADCAST, "_stream": STREAM}
@@ -189,7 +219,7 @@ class ProcMesh(Mesh):
             self._member_ids = tuple(procs[rank] for rank in self._shape.ranks())
             return self._member_ids
 
-    def spawn(self, name: str, actor: Callable[..., A], /, *args: Any, **kwargs: Any) -> A:
+    def spawn(self, name: str, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
         """One actor on each proc; at once, with a mesh that can be used while the actors are being made.
 
         Args:
@@ -202,9 +232,15 @@ class ProcMesh(Mesh):
 
         return spawn_actors(process.current(), self, name, actor, args, kwargs, {})  # type: ignore[return-value]
 
-    def options(self, **options: Any) -> SpawnOptions:
-        """The same procs with options for `spawn`: restart, probe, per_proc, supervise, cleanup_timeout_s."""
-        return SpawnOptions(self, options)
+    def options(self, **options: Unpack[_ActorOptions]) -> SpawnOptions:
+        """The same procs with options for `spawn`: restart, per_proc, supervise, cleanup_timeout_s.
+
+        Args:
+            **options: `restart`, a policy for each actor alone; `per_proc`, names and sizes of dimensions inside each proc;
+                `supervise`, an async function of a failure that says True when it handled it; `cleanup_timeout_s`, the time
+                for `__cleanup__`.
+        """
+        return SpawnOptions(self, dict(options))
 
 
 class SpawnOptions:
@@ -212,7 +248,7 @@ class SpawnOptions:
 
     __slots__ = ("_options", "_procs")
 
-    KNOWN = ("restart", "probe", "per_proc", "supervise", "cleanup_timeout_s")
+    KNOWN = ("restart", "per_proc", "supervise", "cleanup_timeout_s")
 
     def __init__(self, procs: ProcMesh, options: dict[str, Any]) -> None:
         unknown = sorted(set(options) - set(self.KNOWN))
@@ -221,7 +257,7 @@ class SpawnOptions:
         self._procs = procs
         self._options = options
 
-    def spawn(self, name: str, actor: Callable[..., A], /, *args: Any, **kwargs: Any) -> A:
+    def spawn(self, name: str, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
         """One actor on each proc, or `per_proc` actors on each; see `ProcMesh.spawn`."""
         from roost.spawning import spawn_actors
 
@@ -241,8 +277,8 @@ class HostMesh:
     def __repr__(self) -> str:
         return "this_host()"
 
-    def spawn_procs(self, per_host: Mapping[str, int] | None = None, **options: Any) -> ProcMesh:
-        """Processes on each host; see `roost.spawning.spawn_procs` for the options."""
+    def spawn_procs(self, per_host: Mapping[str, int] | None = None, **options: Unpack[_ProcOptions]) -> ProcMesh:
+        """Processes on each host; returns at once. See `roost.spawning.spawn_procs` for the options."""
         from roost.spawning import spawn_procs
 
         return spawn_procs(process.current(), per_host, **options)

@@ -314,10 +314,20 @@ class Runtime:
     async def wait_for_room(self, mesh: ActorMesh) -> None:
         """Until nothing waits for credit any more on the way to a mesh."""
         procs = mesh._on._members()
-        while any(self.node.waits(proc) for proc in procs):
-            future = self.loop.create_future()
-            self.node.when_room(future)
-            await future
+        warning = self.loop.call_later(self.config.queue_warning_s, self._warn_of_queue, mesh)
+        try:
+            while any(self.node.waits(proc) for proc in procs):
+                future = self.loop.create_future()
+                self.node.when_room(future)
+                await future
+        finally:
+            warning.cancel()
+
+    def _warn_of_queue(self, mesh: ActorMesh) -> None:
+        _logger.warning(
+            "messages to %s have waited for room for %g s: it takes them more slowly than they are sent",
+            mesh._name, self.config.queue_warning_s,
+        )  # fmt: skip
 
     def raise_stopped(self, mesh: ActorMesh) -> None:
         """A verb on a mesh that this process has stopped."""

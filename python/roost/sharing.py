@@ -32,7 +32,7 @@ class Sharing:
     def __init__(self, runtime: Runtime) -> None:
         bytes_max = runtime.config.segments_bytes_max
         self._runtime = runtime
-        self.pool = SegmentPool(bytes_max=bytes_max)
+        self.pool = SegmentPool(bytes_max=bytes_max, segment_bytes_min=runtime.config.segment_bytes_min)
         self.map = SegmentMap(kept_bytes_max=bytes_max // 2)
         # The classes sent by value that each peer has.
         self._known: dict[int, set[bytes]] = {}

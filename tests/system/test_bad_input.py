@@ -81,7 +81,7 @@ def of_spawning(procs):
         "setup": (lambda: host.spawn_procs({"gpus": 1}, setup=NeverPickles()), (TypeError, RuntimeError), "stays here"),
         "per_proc zero": (lambda: procs.options(per_proc={"envs": 0}).spawn("w", Worker), ValueError, "'envs' has size 0"),
         "doubled dimension": (lambda: procs.options(per_proc={"gpus": 2}).spawn("w", Worker), ValueError, "'gpus' is there twice"),
-        "unknown option": (lambda: procs.options(retries=3), TypeError, "knows no retries; it takes restart, probe, per_proc"),
+        "unknown option": (lambda: procs.options(retries=3), TypeError, "knows no retries; it takes restart, per_proc"),
         "no actor": (lambda: procs.spawn("w", dict), TypeError, "give a class that derives from roost.Actor"),
         "an instance": (lambda: procs.spawn("w", 3), TypeError, "give a class that derives from roost.Actor"),
         "no name of a mesh": (lambda: procs.spawn(Worker, Worker), TypeError, "the first argument is the mesh's name"),

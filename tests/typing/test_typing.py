@@ -1,5 +1,7 @@
 """The examples beside this file, through two strict checkers with the project's own settings."""
 
+import ast
+import inspect
 import json
 import subprocess
 import sys
@@ -7,6 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from roost.mesh import SpawnOptions
+from roost.spawning import spawn_procs
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -36,3 +41,19 @@ def test_pyright_infers_what_is_right_and_refuses_what_is_wrong() -> None:
         for each in report["generalDiagnostics"]
     ]
     assert not complaints, "\n".join(complaints)
+
+
+def test_the_options_that_checkers_see_are_those_that_there_are() -> None:
+    mesh = ast.parse((ROOT / "python/roost/mesh.py").read_text())
+    classes = {node.name: node for node in ast.walk(mesh) if isinstance(node, ast.ClassDef)}
+
+    def fields(name: str) -> list[str]:
+        return [
+            node.target.id
+            for node in classes[name].body
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+        ]
+
+    parameters = inspect.signature(spawn_procs).parameters.values()
+    assert fields("_ProcOptions") == [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+    assert fields("_ActorOptions") == list(SpawnOptions.KNOWN)

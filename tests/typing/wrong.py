@@ -7,7 +7,7 @@ Never run, checked by test_typing.py: strict checkers complain of an ignore that
 
 from collections.abc import AsyncIterator
 
-from roost import Actor, Endpoint, Port, ProcMesh, ValueMesh, configure, endpoint
+from roost import Actor, Endpoint, Port, ProcMesh, ValueMesh, configure, endpoint, this_host
 
 
 class Trainer(Actor):
@@ -56,10 +56,19 @@ async def limit_of_text(self: Actor) -> None: ...
 
 
 async def constructors(procs: ProcMesh) -> None:
-    procs.spawn("trainers", Trainer)
-    procs.spawn("trainers", Trainer, lr="fast")
-    procs.spawn("trainers", Trainer, 1.0, "name")
-    procs.spawn("trainers", Trainer, 1.0, size=2)
+    procs.spawn("trainers", Trainer)  # type: ignore[call-arg]
+    procs.spawn("trainers", Trainer, lr="fast")  # type: ignore[arg-type]
+    procs.spawn("trainers", Trainer, 1.0, "name")  # type: ignore[call-arg]
+    procs.spawn("trainers", Trainer, 1.0, size=2)  # type: ignore[call-arg]
+    procs.options(per_proc={"envs": 2}).spawn("trainers", Trainer, "fast")  # type: ignore[arg-type]
+    procs.options(retries=3)  # type: ignore[call-arg]
+    procs.options(per_proc=2)  # type: ignore[arg-type]
+
+
+def hosts() -> None:
+    this_host().spawn_procs({"gpus": "4"})  # type: ignore[dict-item]
+    this_host().spawn_procs({"gpus": 4}, restart=3)  # type: ignore[arg-type]
+    this_host().spawn_procs({"gpus": 4}, gpus=4)  # type: ignore[call-arg]
 
 
 async def arguments(trainers: Trainer) -> None:

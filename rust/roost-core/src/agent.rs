@@ -41,6 +41,8 @@ pub struct Agent {
     driver: ProcId,
     /// For procs whose owner ended.
     patience: Patience,
+    /// How long a proc may take to be up.
+    start_timeout_ns: u64,
     random: Random,
     epoch: u32,
     procs: BTreeMap<ProcId, Proc>,
@@ -54,11 +56,12 @@ pub struct Agent {
 
 impl Agent {
     /// The agent inside `driver`. `seed` spreads the pauses before restarts; `patience` is for procs whose owner
-    /// ended.
-    pub fn new(driver: ProcId, patience: Patience, seed: u64) -> Self {
+    /// ended; a proc that is not up `start_timeout_ns` after its start has failed to start.
+    pub fn new(driver: ProcId, patience: Patience, start_timeout_ns: u64, seed: u64) -> Self {
         Self {
             driver,
             patience,
+            start_timeout_ns,
             random: Random(seed),
             epoch: 0,
             procs: BTreeMap::new(),
@@ -314,6 +317,7 @@ impl Agent {
                 Some(Phase::Dying { .. }) => self.tell_death(now_ns, id),
                 Some(Phase::Down { .. }) => self.start_next(now_ns, id),
                 Some(Phase::Asking { .. }) => self.warn_unanswered(id),
+                Some(Phase::Queued | Phase::Starting { .. }) => self.end_overdue_start(now_ns, id),
                 _ => {}
             }
         }

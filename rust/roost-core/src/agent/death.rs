@@ -48,10 +48,9 @@ impl Agent {
         };
         match &mut proc.phase {
             Phase::Dying { gone, .. } => *gone = true,
-            Phase::Over { gone, .. } => {
-                if !std::mem::replace(gone, true) {
-                    self.tell_gone(id);
-                }
+            Phase::Over { gone, .. } if !*gone => {
+                *gone = true;
+                self.tell_gone(id);
             }
             Phase::Down { gone, .. } => {
                 *gone = true;

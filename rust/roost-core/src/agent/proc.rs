@@ -79,6 +79,8 @@ pub(super) struct Proc {
     pub(super) signal: Option<Signal>,
     pub(super) kill_reason: Option<String>,
     pub(super) start_failure: Option<String>,
+    /// When it has to be up.
+    pub(super) start_by_ns: Option<u64>,
     /// Launches of this incarnation that were lost with a template.
     pub(super) launches_lost: u32,
     /// Who waits for a lane until it is back.
@@ -135,6 +137,7 @@ impl Proc {
             signal: None,
             kill_reason: None,
             start_failure: None,
+            start_by_ns: None,
             launches_lost: 0,
             waiting: Vec::new(),
             next_slot: 0,
@@ -152,6 +155,7 @@ impl Proc {
         self.signal = None;
         self.kill_reason = None;
         self.start_failure = None;
+        self.start_by_ns = None;
         self.launches_lost = 0;
         self.next_slot = 0;
     }
@@ -175,11 +179,16 @@ impl Proc {
     /// When it wants to be looked at.
     pub(super) fn wakeup_ns(&self) -> Option<u64> {
         match &self.phase {
-            Phase::Starting { .. } | Phase::Up => self.ending.as_ref().and_then(Ending::wakeup_ns),
+            Phase::Starting { .. } => {
+                let end = self.ending.as_ref().and_then(Ending::wakeup_ns);
+                end.into_iter().chain(self.start_by_ns).min()
+            }
+            Phase::Up => self.ending.as_ref().and_then(Ending::wakeup_ns),
             Phase::Dying { until_ns, .. } => Some(*until_ns),
             Phase::Down { at_ns, gone } => gone.then_some(*at_ns),
             Phase::Asking { warn_at_ns } => *warn_at_ns,
-            Phase::Queued | Phase::Over { .. } => None,
+            Phase::Queued => self.start_by_ns,
+            Phase::Over { .. } => None,
         }
     }
 }

@@ -36,6 +36,7 @@ impl Agent {
             let mut proc = Proc::new(shared.clone(), self.spawned, rank.label, rank.launch);
             self.spawned += 1;
             proc.times.started_ns = Some(now_ns);
+            proc.start_by_ns = Some(now_ns.saturating_add(self.start_timeout_ns));
             self.procs.insert(rank.proc, proc);
             if self.closed || !self.hears(shared.owner) {
                 self.end_unstarted(now_ns, rank.proc, "its owner has ended");
@@ -174,6 +175,28 @@ impl Agent {
         self.template_answered(id);
     }
 
+    /// It takes too long, with its template or by itself.
+    pub(super) fn end_overdue_start(&mut self, now_ns: u64, id: ProcId) {
+        let Some(proc) = self.procs.get_mut(&id) else {
+            return;
+        };
+        if proc.start_by_ns.is_none_or(|by_ns| by_ns > now_ns) {
+            return;
+        }
+        proc.start_by_ns = None;
+        if proc.ending.is_some() {
+            return;
+        }
+        let reason = format!("did not start within {} s", self.start_timeout_ns / 1_000_000_000);
+        let incarnation = proc.incarnation;
+        if matches!(proc.phase, Phase::Queued) {
+            self.launch_failed(now_ns, id, incarnation, reason, String::new());
+        } else {
+            proc.start_failure = Some(reason);
+            self.signal(id, Signal::Kill);
+        }
+    }
+
     /// The template ended with the order in its hands: nothing of the proc has run, so it is ordered again.
     pub(super) fn launch_lost(&mut self, now_ns: u64, id: ProcId, incarnation: Incarnation) {
         let Some(proc) = self.current(id, incarnation) else {
@@ -240,6 +263,7 @@ impl Agent {
             started_ns: Some(now_ns),
             ..Times::default()
         };
+        proc.start_by_ns = Some(now_ns.saturating_add(self.start_timeout_ns));
         self.announce_starting(id);
         self.launch(id);
     }

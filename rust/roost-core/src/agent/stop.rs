@@ -93,7 +93,7 @@ impl Agent {
     }
 
     /// Signal its process, as soon as there is one.
-    fn signal(&mut self, id: ProcId, signal: Signal) {
+    pub(super) fn signal(&mut self, id: ProcId, signal: Signal) {
         let Some(proc) = self.procs.get_mut(&id) else {
             return;
         };

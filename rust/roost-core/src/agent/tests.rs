@@ -92,7 +92,7 @@ impl Rig {
             sigterm_ns: 3 * SECOND,
         };
         Self {
-            agent: Agent::new(proc(DRIVER), patience, 1),
+            agent: Agent::new(proc(DRIVER), patience, 120 * SECOND, 1),
             now_ns: SECOND,
             said: Vec::new(),
             templates_ready: true,

@@ -492,6 +492,7 @@ fn agent_config(py: Python<'_>, job: JobId, driver: ProcId, config: &Bound<'_, P
     let package_path = item(config, "package_path")?.map_or_else(|| package_path(py), Ok)?;
     let grace_s = item(config, "grace_s")?.unwrap_or(5.0);
     let sigterm_s = item(config, "sigterm_s")?.unwrap_or(3.0);
+    let start_timeout_s = item(config, "start_timeout_s")?.unwrap_or(120.0);
     // Only spreads pauses: two drivers that started together should not restart together.
     let seed = item(config, "seed")?.unwrap_or_else(|| now_ns() ^ u64::from(process::id()) << 32);
     Ok(Config {
@@ -500,6 +501,7 @@ fn agent_config(py: Python<'_>, job: JobId, driver: ProcId, config: &Bound<'_, P
         executable,
         package_path,
         patience: patience(grace_s, sigterm_s)?,
+        start_timeout_ns: nanoseconds(start_timeout_s)?,
         seed,
     })
 }

@@ -54,6 +54,7 @@ pub(super) struct Config {
     pub(super) package_path: String,
     /// For procs whose owner ended.
     pub(super) patience: Patience,
+    pub(super) start_timeout_ns: u64,
     pub(super) seed: u64,
 }
 
@@ -137,7 +138,12 @@ impl Host {
     pub(super) fn new(config: Config, door: Door, log: Arc<Log>, basis: Basis) -> Self {
         let Basis { epoll, sweeper, own } = basis;
         Self {
-            agent: Agent::new(config.driver, config.patience, config.seed),
+            agent: Agent::new(
+                config.driver,
+                config.patience,
+                config.start_timeout_ns,
+                config.seed,
+            ),
             config,
             epoll,
             sources: HashMap::from([(WAKE, Source::Wake), (HANDOVER, Source::Handover)]),

@@ -397,6 +397,42 @@ fn an_end_before_it_was_ready_is_a_failed_start() {
 }
 
 #[test]
+fn a_start_that_takes_too_long_has_failed() {
+    let reasons = |rig: &mut Rig| -> Vec<String> {
+        let failed = |status| match status {
+            Status::Failed { death, .. } => Some((death.kind, death.reason)),
+            _ => None,
+        };
+        let failed: Vec<_> = rig.statuses(DRIVER).into_iter().filter_map(failed).collect();
+        assert!(failed.iter().all(|(kind, _)| *kind == DeathKind::Start));
+        failed.into_iter().map(|(_, reason)| reason).collect()
+    };
+    // Its template never comes to an end of its imports: there is no process.
+    let mut rig = Rig::with_templates();
+    rig.say(DRIVER, ToAgent::Spawn(Box::new(warm(&[1]))));
+    rig.wait(119 * SECOND);
+    assert!(reasons(&mut rig).is_empty());
+    rig.wait(2 * SECOND);
+    assert_eq!(reasons(&mut rig), ["did not start within 120 s"]);
+    // It has a process, which is killed.
+    let mut rig = Rig::new();
+    rig.say(DRIVER, ToAgent::Spawn(Box::new(spawn(&[1]))));
+    rig.input(Input::Launched {
+        proc: proc(1),
+        incarnation: Incarnation(0),
+        pid: 101,
+    });
+    rig.wait(121 * SECOND);
+    assert_eq!(rig.signals(), [Signal::Kill]);
+    rig.die(1, 0, Exit::Signal(9));
+    assert_eq!(reasons(&mut rig), ["did not start within 120 s"]);
+    // One that is up has all the time in the world.
+    let mut rig = Rig::with(spawn(&[1]));
+    rig.wait(3600 * SECOND);
+    assert_eq!(rig.signals(), []);
+}
+
+#[test]
 fn the_memory_killer_is_named() {
     let mut rig = Rig::with(spawn(&[1]));
     let seen = Seen {
