@@ -129,6 +129,23 @@ async def test_a_broadcast_in_a_dead_mailbox_is_a_dead_letter_too():
 
 
 @on_a_loop
+async def test_a_broadcast_that_was_taken_does_not_come_back_when_its_quiet_proc_dies():
+    async with this_host().spawn_procs(supervise=handled) as procs:
+        # Two actors: what a lone one has started is known from its proc's own page.
+        mortals = procs.options(per_proc={"actor": 2}).spawn("mortals", Mortal)
+        one = mortals.slice(actor=0)
+        pid = await one.pid.call_one()
+        for number in range(20):
+            one.note.broadcast(number)
+        # Its loop goes on meanwhile, and says what was taken before it answers.
+        await one.sleep.call_one(0.1)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(ActorDied):
+            await one.sleep.call_one(60)
+        assert list(context().job.dead_letters) == []
+
+
+@on_a_loop
 async def test_a_broadcast_to_an_actor_that_failed_or_stopped_comes_back_to_its_sender():
     async with this_host().spawn_procs({"gpus": 2}) as procs:
         mortals = procs.options(supervise=handled).spawn("mortals", Mortal)

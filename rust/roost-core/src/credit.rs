@@ -258,6 +258,14 @@ impl ReceiveWindow {
         })
     }
 
+    /// The credit for what was taken out since the last one, if anything was: it need not be a whole grant.
+    pub fn settle(&mut self) -> Option<Amount> {
+        (self.taken != self.granted).then(|| {
+            self.granted = self.taken;
+            self.taken
+        })
+    }
+
     /// What lies in the mailbox.
     pub fn waiting(&self) -> Amount {
         self.entered.since(self.taken)

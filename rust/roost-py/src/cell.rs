@@ -28,6 +28,8 @@ struct CellState {
     running: Vec<Py<Message>>,
     senders: Vec<Sender>,
     runner: Option<Py<PyAny>>,
+    /// Broadcasts were taken and their senders not told yet; the node knows, and tells them soon.
+    owes_credit: bool,
     /// Set when the actor has ended: what whoever still writes to it is answered.
     ended: Option<Py<PyBytes>>,
 }
@@ -122,6 +124,16 @@ impl Cell {
         }
     }
 
+    /// The credit that was not sent yet, by sender: a broadcast has no reply, so nothing else says that it was taken.
+    pub(crate) fn settle(&self) -> Vec<((u64, u32), Amount)> {
+        let mut state = self.state();
+        state.owes_credit = false;
+        let senders = state.senders.iter_mut();
+        senders
+            .filter_map(|one| Some(((one.proc, one.incarnation), one.window.settle()?)))
+            .collect()
+    }
+
     /// A message has been answered, dropped or failed.
     pub(crate) fn finished(&self, message: &Message) -> Option<Py<Message>> {
         let mut state = self.state();
@@ -187,14 +199,19 @@ impl Cell {
     fn take(slf: &Bound<'_, Self>) -> PyResult<Option<Py<Message>>> {
         let py = slf.py();
         let cell = slf.get();
-        let (mail, grant) = {
+        let (mail, grant, owes) = {
             let mut state = cell.state();
             let Some(mail) = state.mailbox.pop_front() else {
                 return Ok(None);
             };
             let grant = Self::taken(&mut state, &mail);
-            (mail, grant)
+            let is_broadcast = mail.call == 0 && mail.session != u32::MAX;
+            let owes = is_broadcast && grant.is_none() && !std::mem::replace(&mut state.owes_credit, true);
+            (mail, grant, owes)
         };
+        if owes {
+            cell.node.get().grant_soon(py, cell.mesh, cell.slot)?;
+        }
         mail.mark_started();
         if let Some(amount) = grant {
             cell.node.get().grant(

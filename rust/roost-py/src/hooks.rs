@@ -13,6 +13,7 @@ pub(crate) struct Own {
     pub(crate) flush: Py<PyAny>,
     pub(crate) readable: Py<PyAny>,
     pub(crate) writable: Py<PyAny>,
+    pub(crate) grant_owed: Py<PyAny>,
 }
 
 /// What Python lends to the data lane. Every one is called on the loop's own thread, with no lock held.
@@ -124,6 +125,7 @@ impl Hooks {
                 flush: get("flush")?,
                 readable: get("readable")?,
                 writable: get("writable")?,
+                grant_owed: get("grant_owed")?,
             })),
             reply_keywords: [("loop", loop_.clone_ref(py))].into_py_dict(py)?.unbind(),
             call_name: PyString::intern(py, "_call").unbind(),

@@ -28,6 +28,19 @@ fn a_stopped_sender_goes_on_after_a_quarter() {
 }
 
 #[test]
+fn what_was_taken_is_settled_once() {
+    let (mut sender, mut receiver) = (SendWindow::default(), ReceiveWindow::default());
+    assert!(sender.take(SMALL, 1));
+    receiver.enter(SMALL, 1).unwrap();
+    assert_eq!(receiver.settle(), None, "it lies in the mailbox");
+    assert_eq!(receiver.take(SMALL, 1), None);
+    let credit = receiver.settle().unwrap();
+    assert_eq!(sender.grant(SMALL, credit), Ok(false));
+    assert_eq!(sender.out(), Amount::default());
+    assert_eq!(receiver.settle(), None);
+}
+
+#[test]
 fn one_message_may_pass_the_bytes_of_the_window() {
     let mut sender = SendWindow::default();
     assert!(sender.take(SMALL, 99));

@@ -7,12 +7,17 @@ use roost_core::credit::Amount;
 use roost_core::wire::{Credit, CreditTarget, ReplyHeader, ReplyStatus};
 
 use super::{Action, Node, State};
+use crate::cell::Cell;
 use crate::hooks::Hooks;
 use crate::message::Mail;
 use crate::payload::Payload;
 use crate::peer::Stalled;
 use crate::pending::Answers;
 use crate::targets::mesh_id;
+
+/// How long a sender may not know that a broadcast was taken: when the actor's proc dies meanwhile, it comes back as one that
+/// may have been executed. Long against a burst, short against a life.
+const CREDIT_DELAY_S: f64 = 0.01;
 
 impl Node {
     /// Tell a sender that its messages were taken out of a mailbox.
@@ -42,6 +47,22 @@ impl Node {
             }
         }
         self.act(py, actions)
+    }
+
+    /// This actor has taken broadcasts: their sender is told after a moment, unless a whole grant tells it before.
+    pub(crate) fn grant_soon(&self, py: Python<'_>, mesh: u64, slot: u32) -> PyResult<()> {
+        let is_first = {
+            let mut state = self.lock();
+            state.owing.push((mesh, slot));
+            state.owing.len() == 1
+        };
+        let hooks = self.hooks()?;
+        if is_first && let Some(settle) = hooks.own(py, |own| &own.grant_owed) {
+            hooks
+                .loop_
+                .call_method1(py, "call_later", (CREDIT_DELAY_S, settle))?;
+        }
+        Ok(())
     }
 
     /// Answer a message.
@@ -150,6 +171,26 @@ impl State {
             },
         });
     }
+}
+
+pub(super) fn grant_owed(node: &Node, py: Python<'_>) -> PyResult<()> {
+    let owing: Vec<(u64, u32, Py<Cell>)> = {
+        let mut state = node.lock();
+        let owing = std::mem::take(&mut state.owing);
+        owing
+            .into_iter()
+            .filter_map(|(mesh, slot)| {
+                let cell = state.meshes.get(&mesh)?.cells.get(slot as usize)?.as_ref()?;
+                Some((mesh, slot, cell.clone_ref(py)))
+            })
+            .collect()
+    };
+    for (mesh, slot, cell) in owing {
+        for (sender, amount) in cell.get().settle() {
+            node.grant(py, sender, (mesh, slot), amount)?;
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn settle(node: &Node, py: Python<'_>, call: u64, ranks: Vec<u32>) -> PyResult<()> {

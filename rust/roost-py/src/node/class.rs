@@ -73,6 +73,7 @@ impl Node {
             tables: HashMap::new(),
             map: None,
             refusal: None,
+            owing: Vec::new(),
             room: Vec::new(),
         };
         Ok(Self {
@@ -91,6 +92,7 @@ impl Node {
         hooks.set_item("flush", slf.getattr("flush")?)?;
         hooks.set_item("readable", slf.getattr("readable")?)?;
         hooks.set_item("writable", slf.getattr("writable")?)?;
+        hooks.set_item("grant_owed", slf.getattr("grant_owed")?)?;
         let made = Hooks::from_dict(hooks)?;
         node.lock().map = Some(made.map.clone_ref(slf.py()));
         if node.hooks.set(made).is_err() || node.thread.set(std::thread::current().id()).is_err() {
@@ -288,6 +290,11 @@ impl Node {
     /// Give up on a call: its message is taken back or its endpoint cancelled.
     fn cancel(&self, py: Python<'_>, call: u64) -> PyResult<()> {
         self.cancel_call(py, call)
+    }
+
+    /// Tell senders of the broadcasts that were taken meanwhile.
+    fn grant_owed(&self, py: Python<'_>) -> PyResult<()> {
+        answering::grant_owed(self, py)
     }
 
     /// The socket takes more.

@@ -89,6 +89,8 @@ pub(crate) struct State {
     pub(crate) map: Option<Py<SegmentMap>>,
     /// Why the frame that was read last cannot be right.
     pub(crate) refusal: Option<String>,
+    /// Actors that have taken broadcasts and not told their senders yet: (mesh, slot).
+    pub(crate) owing: Vec<(u64, u32)>,
     /// Futures of broadcasts that wait for room.
     pub(crate) room: Vec<Py<PyAny>>,
     /// Names and sizes seen on messages, shared between them.
