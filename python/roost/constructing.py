@@ -1,59 +1,123 @@
 """What a proc is sent to make actors: `pack` at the owner, `unpack` in the proc.
 
 The host keeps it for later incarnations, so everything is inside. A thousand small meshes on the same procs are usual, so what they
-share, the procs and the class, is pickled once and unpickled once.
+share, their `Plan`, is worked out once, pickled once and unpickled once.
 """
 
 from __future__ import annotations
 
 import functools
 import pickle
-from typing import TYPE_CHECKING, Any
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from roost import serialize
-from roost.mesh import ActorMesh
-from roost.shape import SCALAR, Shape
+from roost.shape import SCALAR, Shape, encode_sizes
 
 if TYPE_CHECKING:
+    from roost.failure import Restart
     from roost.mesh import ProcMesh
 
-__all__ = ["construct", "pack", "unpack"]
+__all__ = ["Constructors", "Plan", "load_plan", "pack_mesh", "unpack"]
 
 _classes: WeakKeyDictionary[type, bytes] = WeakKeyDictionary()
-_last_procs: tuple[ProcMesh, bytes] | None = None
-_NO_ARGUMENTS = pickle.dumps(((), {}), 5)
+# The message is made in Rust too: see spawns.rs. Before the plan stands its length, before the name and the arguments of
+# each mesh: the mesh, its owner, the rank of the first actor in the proc, how many there are, bytes of the name and of the
+# arguments.
+_LENGTH = struct.Struct("<I")
+_MESH = struct.Struct("<QQIIII")
 
 
-def pack(handle: ActorMesh, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]) -> bytes:
-    """What a proc needs to make its actors of a mesh."""
-    arguments = serialize.dumps_alone((args, kwargs)) if args or kwargs else _NO_ARGUMENTS
-    given = {name: value for name, value in options.items() if value is not None}
-    per_proc = dict(handle._per_proc.sizes) if handle._per_proc.names else None
-    fields = (handle._id, handle._name, handle._owner, per_proc, handle._waits)
-    return pickle.dumps((_packed_procs(handle._on), _packed_class(handle._class), fields, arguments, given), 5)
+class Plan:
+    """What meshes of one class on the same procs, with the same options, have in common."""
+
+    __slots__ = (
+        "actor", "class_name", "cleanup_timeout_s", "on", "owner", "packed", "per_proc", "policy", "procs", "sizes",
+        "takes_arguments", "waits", "whole",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        on: ProcMesh,
+        owner: int,
+        actor: type,
+        per_proc: Shape,
+        policy: Restart | None,
+        cleanup_timeout_s: float | None,
+        waits: bool,
+    ) -> None:
+        self.on = on
+        self.owner = owner
+        self.actor = actor
+        self.per_proc = per_proc
+        self.policy = policy
+        self.cleanup_timeout_s = cleanup_timeout_s
+        # Whether messages wait while a proc restarts.
+        self.waits = waits
+        self.procs = on._members()
+        self.whole = on._shape.extend(per_proc.sizes) if per_proc.names else on._shape.whole()
+        self.sizes = encode_sizes(self.whole)
+        self.class_name = f"{actor.__module__}.{actor.__qualname__}"
+        # At its owner: the plan, pickled, and whether the constructor takes any arguments.
+        self.packed = b""
+        self.takes_arguments = True
+
+    def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """A constructor's arguments; the plan is packed as well."""
+        if not self.packed:
+            sizes = dict(self.per_proc.sizes) if self.per_proc.names else None
+            fields = (self.owner, sizes, self.policy, self.cleanup_timeout_s, self.waits)
+            packed = pickle.dumps((serialize.dumps_alone(self.on), _packed_class(self.actor), fields), 5)
+            self.packed = _LENGTH.pack(len(packed)) + packed
+        return serialize.dumps_alone((args, kwargs)) if args or kwargs else b""
+
+    def construct(self, arguments: bytes) -> Any:
+        """A new actor."""
+        if not arguments:
+            return self.actor()
+        args, kwargs = serialize.loads(arguments)
+        return self.actor(*args, **kwargs)
 
 
-def unpack(payload: bytes) -> tuple[ActorMesh, bytes, dict[str, Any]]:
-    """The mesh's handle, its constructor's arguments for `construct`, and its options."""
-    procs, actor, (mesh, name, owner, per_proc, waits), arguments, options = pickle.loads(payload)
-    handle = ActorMesh._make(
-        mesh, name, owner, _load(procs), Shape(per_proc) if per_proc else SCALAR, None, _load(actor), waits
-    )
-    return handle, arguments, options
+class Constructors(NamedTuple):
+    """What a proc is told of the actors of one mesh that it is to make: their ranks are in a row."""
+
+    mesh: int
+    owner: int
+    first: int
+    size: int
+    name: str
+    arguments: bytes
 
 
-def construct(handle: ActorMesh, arguments: bytes) -> Any:
-    """A new actor."""
-    args, kwargs = ((), {}) if arguments == _NO_ARGUMENTS else serialize.loads(arguments)
-    return handle._class(*args, **kwargs)
+def pack_mesh(mesh: int, owner: int, first: int, count: int, name: bytes, arguments: bytes) -> bytes:
+    """What comes after the plan."""
+    return b"".join((_MESH.pack(mesh, owner, first, count, len(name), len(arguments)), name, arguments))
 
 
-def _packed_procs(procs: ProcMesh) -> bytes:
-    global _last_procs  # noqa: PLW0603 - one for the process
-    if _last_procs is None or _last_procs[0] is not procs:
-        _last_procs = procs, serialize.dumps_alone(procs)
-    return _last_procs[1]
+def unpack(payload: bytes) -> tuple[bytes, list[Constructors]]:
+    """The packed plan, for `load_plan`, and the meshes to make."""
+    (length,) = _LENGTH.unpack_from(payload)
+    at = _LENGTH.size + length
+    plan = payload[_LENGTH.size : at]
+    meshes = []
+    while at < len(payload):
+        mesh, owner, first, count, name_length, length = _MESH.unpack_from(payload, at)
+        name_at = at + _MESH.size
+        arguments_at = name_at + name_length
+        at = arguments_at + length
+        name = payload[name_at:arguments_at].decode(errors="surrogatepass")
+        meshes.append(Constructors(mesh, owner, first, count, name, payload[arguments_at:at]))
+    return plan, meshes
+
+
+@functools.lru_cache(maxsize=64)
+def load_plan(packed: bytes) -> Plan:
+    """The plan of a message."""
+    procs, actor, (owner, per_proc, policy, cleanup_timeout_s, waits) = pickle.loads(packed)
+    shape = Shape(per_proc) if per_proc else SCALAR
+    return Plan(serialize.loads(procs), owner, _load_class(actor), shape, policy, cleanup_timeout_s, waits)
 
 
 def _packed_class(actor: type) -> bytes:
@@ -64,5 +128,5 @@ def _packed_class(actor: type) -> bytes:
 
 
 @functools.lru_cache(maxsize=64)
-def _load(packed: bytes) -> Any:
+def _load_class(packed: bytes) -> Any:
     return serialize.loads(packed)

@@ -49,7 +49,7 @@ class EndpointInfo:
     kind: EndpointKind
     """`async` and `sync` return the answer, `stream` yields answers, `port` answers through its Port."""
     quick: Callable[..., object] | None
-    """The function again when it is an `async def` that runs alone: the usual endpoint, which the actor's task awaits itself."""
+    """The function again when it is an `async def` that runs alone: the usual endpoint, which a worker awaits itself."""
     is_async: bool
     """Whether it runs on the loop; else on the actor's thread. It tells the two sorts of `port` apart."""
     concurrent: bool

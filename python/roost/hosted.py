@@ -8,42 +8,28 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from roost import serialize
-from roost.constructing import construct, unpack
 from roost.failure import Failure
+from roost.mesh import ActorMesh
+from roost.news import life
 from roost.restarting import History
 from roost.runner import Runner
-from roost.shape import encode_sizes, rank_name
+from roost.shape import rank_name
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterable
 
-    from roost._roost import Cell, Message
-    from roost.failure import Restart
+    from roost._roost import Message
+    from roost.constructing import Constructors, Plan
     from roost.runtime import Runtime
     from roost.shape import Point
 
-__all__ = ["HostedMesh", "News", "Ranks", "life", "proc_incarnation", "refusal"]
+__all__ = ["HostedMesh", "Ranks", "refusal"]
 
 _logger = logging.getLogger("roost")
 
 # (slot in this process, rank in the mesh) of each actor.
 Ranks = list[tuple[int, int]]
-# What an owner is told of a rank: its state, the rank, the reason, its life and its incarnation, and a failure with its
-# exception.
-News = tuple[str, int, str, tuple[int, int], bytes | None]
-
-_LIVES_MAX = 1 << 32
-
-
-def life(incarnation: int, alone: int) -> int:
-    """A number that grows with each life of an actor: its proc's incarnation, and how often it alone was restarted in that."""
-    return incarnation * _LIVES_MAX + alone
-
-
-def proc_incarnation(life: int) -> int:
-    """The incarnation of its proc, in the life of an actor."""
-    return life // _LIVES_MAX
 
 
 def refusal(mesh: int, rank: int, failure: Failure, original: bytes | None, *, maybe_executed: bool = False) -> bytes:
@@ -51,65 +37,87 @@ def refusal(mesh: int, rank: int, failure: Failure, original: bytes | None, *, m
     return pickle.dumps((mesh, rank, failure, original, maybe_executed), 5)
 
 
+class Past:
+    """What there is to say of one rank besides its present life."""
+
+    __slots__ = ("again", "alone", "history", "original")
+
+    def __init__(self) -> None:
+        # What its policy mended; how often it was restarted alone; when it will be; what it failed with.
+        self.history = History()
+        self.alone = 0
+        self.again: asyncio.TimerHandle | None = None
+        self.original: bytes | None = None
+
+
 class HostedMesh:
     """The actors of one mesh in this process: made together, each with its own life."""
 
     __slots__ = (
-        "_again", "_arguments", "_histories", "_lives", "_news", "_originals", "_ranks", "cells", "cleanup_timeout_s",
-        "endpoints", "handle", "id", "owner", "policy", "runners", "runtime", "sizes",
+        "_arguments", "_handle", "_live", "_over", "_past", "_waiting", "cells", "first", "id", "name", "owner", "plan",
+        "runtime",
     )  # fmt: skip
 
-    def __init__(self, runtime: Runtime, mesh: int, owner: int, payload: bytes, ranks: Ranks) -> None:
+    def __init__(self, runtime: Runtime, plan: Plan, made: Constructors) -> None:
         self.runtime = runtime
-        self.id = mesh
-        self.owner = owner
-        self.handle, self._arguments, options = unpack(payload)
-        self.cleanup_timeout_s: float = options.get("cleanup_timeout_s") or runtime.config.cleanup_timeout_s
-        self.policy: Restart | None = options.get("restart")
-        self.endpoints = self.handle._class.__roost_endpoints__  # type: ignore[attr-defined]
-        self.sizes = encode_sizes(self.handle._whole)
-        # News for the owner, sent together once a loop turn: 1,000 actors that come up are one message.
-        self._news: list[News] = []
-        self._ranks = dict(ranks)
-        cells: list[Cell] = runtime.node.host(mesh, [slot for slot, _ in ranks], self.endpoints)
-        self.cells = {rank: cell for cell, (_, rank) in zip(cells, ranks, strict=True)}
-        self.runners: dict[int, Runner] = {}
-        # By rank, where there is something to say: what its policy mended, how often it was restarted alone, when it will be,
-        # and what it failed with.
-        self._histories: dict[int, History] = {}
-        self._lives: dict[int, int] = {}
-        self._again: dict[int, asyncio.TimerHandle] = {}
-        self._originals: dict[int, bytes] = {}
+        self.plan = plan
+        # The ranks that live here are in a row, from the first on.
+        self.id, self.owner, self.first, count, self.name, self._arguments = made
+        self._handle: ActorMesh | None = None
+        self.cells = runtime.node.host(self.id, count, plan.actor.__roost_endpoints__)  # type: ignore[attr-defined]
+        # How many have not ended, and how many of the others will be constructed anew.
+        self._live = 0
+        self._waiting = 0
+        # By rank, where there is something to say.
+        self._past: dict[int, Past] | None = None
+        # For who waits for the end of all.
+        self._over: asyncio.Future[None] | None = None
 
     def start(self) -> None:
-        """Construct every actor, each in its own task."""
-        for rank in self.cells:
-            self._start(rank)
+        """Have every actor constructed."""
+        for slot in range(len(self.cells)):
+            self._start(slot)
 
-    def _start(self, rank: int) -> None:
-        cell = self.cells[rank]
-        runner = self.runners[rank] = Runner(self, rank, cell, self.incarnation(rank))
-        cell.set_runner(runner)
-        runner.start(self._make)
+    def _start(self, slot: int) -> None:
+        rank = self.first + slot
+        cell = self.cells[slot]
+        self._live += 1
+        cell.start(Runner(self, rank, cell, self.incarnation(rank)))
 
-    def _make(self) -> Any:
-        return construct(self.handle, self._arguments)
+    def construct(self) -> Any:
+        """A new actor."""
+        return self.plan.construct(self._arguments)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         return self.runtime.loop
 
     @property
-    def name(self) -> str:
-        return self.handle._name
+    def handle(self) -> ActorMesh:
+        """The whole mesh."""
+        if self._handle is None:
+            self._handle = ActorMesh._planned(self.plan, self.id, self.name)
+        return self._handle
 
     @property
     def class_name(self) -> str:
-        kind = self.handle._class
-        return f"{kind.__module__}.{kind.__qualname__}"
+        return self.plan.class_name
+
+    @property
+    def endpoints(self) -> dict[str, Any]:
+        endpoints: dict[str, Any] = self.plan.actor.__roost_endpoints__  # type: ignore[attr-defined]
+        return endpoints
+
+    @property
+    def sizes(self) -> bytes:
+        return self.plan.sizes
+
+    @property
+    def cleanup_timeout_s(self) -> float:
+        return self.plan.cleanup_timeout_s or self.runtime.config.cleanup_timeout_s
 
     def point(self, rank: int) -> Point:
-        return self.handle._whole.point(rank)
+        return self.plan.whole.point(rank)
 
     def rank_name(self, rank: int) -> str:
         return rank_name(self.name, self.point(rank))
@@ -117,34 +125,50 @@ class HostedMesh:
     @property
     def is_over(self) -> bool:
         """Whether every actor has ended, and none will be constructed anew."""
-        return not self.runners and not self._again
+        return not self._live and not self._waiting
+
+    def _past_of(self, rank: int) -> Past:
+        if self._past is None:
+            self._past = {}
+        past = self._past.get(rank)
+        if past is None:
+            past = self._past[rank] = Past()
+        return past
+
+    def _alone(self, rank: int) -> int:
+        past = None if self._past is None else self._past.get(rank)
+        return 0 if past is None else past.alone
+
+    def _original(self, rank: int) -> bytes | None:
+        past = None if self._past is None else self._past.get(rank)
+        return None if past is None else past.original
 
     def incarnation(self, rank: int) -> int:
         """The proc's, and one more for each time that this actor alone was restarted."""
-        return self.runtime.incarnation + self._lives.get(rank, 0)
-
-    def _life(self, rank: int) -> tuple[int, int]:
-        return life(self.runtime.incarnation, self._lives.get(rank, 0)), self.incarnation(rank)
+        return self.runtime.incarnation + self._alone(rank)
 
     # What runners report -----------------------------------------------------------------------------------------------
     def up(self, runner: Runner) -> None:
         """An actor is constructed."""
-        self._tell("up", runner)
+        if self._past is None:
+            self.runtime.news.tell_fresh(self.owner, self.id, runner.rank)
+        else:
+            self._tell("up", runner)
 
     def failing(self, runner: Runner, error: BaseException, during: str) -> Failure:
         """An actor has failed: callers get its failure from now on, and its owner hears of it unless its policy mends it."""
         rank = runner.rank
         failure = self.failure(runner, error, during)
-        original = self._originals[rank] = serialize.dump_exception(error)
-        delay = None
-        if self.policy is not None and not self.runtime.ending:
-            history = self._histories.setdefault(rank, History())
-            reasons = tuple(history.failures)
-            delay = history.decide(self.policy, self.loop.time(), failure)
+        past = self._past_of(rank)
+        original = past.original = serialize.dump_exception(error)
+        delay, policy = None, self.plan.policy
+        if policy is not None and not self.runtime.ending:
+            reasons = tuple(past.history.failures)
+            delay = past.history.decide(policy, self.loop.time(), failure)
             if delay is None and reasons:
                 failure = self.failure(runner, error, during, reasons)
         runner.restarts_after_s = delay
-        if delay is None or self.policy is None or self.policy.while_down != "wait":
+        if delay is None or policy is None or policy.while_down != "wait":
             runner.cell.close(refusal(self.id, rank, failure, original))
         self._tell("failed" if delay is None else "restarting", runner, failure.reason, failure)
         return failure
@@ -166,31 +190,38 @@ class HostedMesh:
     def ended(self, runner: Runner, reason: str, *, failed: bool) -> None:
         """An actor has ended, and what it owned too."""
         rank = runner.rank
-        if self.runners.get(rank) is not runner:
+        if runner.cell.runner is not runner:
             return  # it was overdue, and given up
-        del self.runners[rank]
+        self._live -= 1
         for message in runner.cell.release():
             self.give_back(message, runner)
-        again = runner.restarts_after_s
-        if again is None and not failed and runner.stopped_itself and self.policy is not None:
-            again = self._histories.setdefault(rank, History()).decide(self.policy, self.loop.time(), None)
+        again, policy = runner.restarts_after_s, self.plan.policy
+        if again is None and not failed and runner.stopped_itself and policy is not None:
+            again = self._past_of(rank).history.decide(policy, self.loop.time(), None)
             if again is not None:
                 self._tell("restarting", runner, reason)
         if again is not None and not self.runtime.ending:
-            self._again[rank] = self.loop.call_later(again, self._restart, rank)
+            self._past_of(rank).again = self.loop.call_later(again, self._restart, rank)
+            self._waiting += 1
         elif not failed and not self.runtime.ending:
             # The end of a process is told by the host, for all its actors.
             self._tell("stopped", runner, reason)
         if self.is_over:
             self.runtime.hosting.all_ended(self)
+            if self._over is not None and not self._over.done():
+                self._over.set_result(None)
 
     def _restart(self, rank: int) -> None:
-        self._again.pop(rank, None)
+        past = self._past_of(rank)
+        if past.again is not None:
+            past.again = None
+            self._waiting -= 1
         if self.runtime.ending:
             return
-        self._lives[rank] = self._lives.get(rank, 0) + 1
-        self.cells[rank].reopen()
-        self._start(rank)
+        past.alone += 1
+        slot = rank - self.first
+        self.cells[slot].reopen()
+        self._start(slot)
 
     def failure(self, runner: Runner, error: BaseException, during: str, reasons: tuple[Failure, ...] = ()) -> Failure:
         """What is told of an actor that raised."""
@@ -206,21 +237,16 @@ class HostedMesh:
         """A message whose actor ended while it ran: its caller hears why."""
         failure = runner.failure
         if self.runtime.exit_code is None and failure is not None:
-            original = None if failure.kind == "stopped" else self._originals.get(runner.rank)
+            original = None if failure.kind == "stopped" else self._original(runner.rank)
             message.give_back(refusal(self.id, runner.rank, failure, original, maybe_executed=True))
 
     def _tell(self, state: str, runner: Runner, reason: str = "", failure: Failure | None = None) -> None:
-        packed = None if failure is None else pickle.dumps((failure, self._originals.get(runner.rank)), 5)
-        self._say((state, runner.rank, reason, self._life(runner.rank), packed))
+        packed = None if failure is None else pickle.dumps((failure, self._original(runner.rank)), 5)
+        self._say(state, runner.rank, reason, packed)
 
-    def _say(self, news: News) -> None:
-        self._news.append(news)
-        if len(self._news) == 1:
-            self.loop.call_soon(self._send_news)
-
-    def _send_news(self) -> None:
-        news, self._news = self._news, []
-        self.runtime.send_news(self.owner, self.id, news)
+    def _say(self, state: str, rank: int, reason: str, packed: bytes | None) -> None:
+        alone, first = self._alone(rank), self.runtime.incarnation
+        self.runtime.news.tell(self.owner, (self.id, state, rank, reason, life(first, alone), first + alone, packed))
 
     def exit_process(self, ending: SystemExit) -> None:
         """An endpoint raised SystemExit."""
@@ -241,14 +267,21 @@ class HostedMesh:
     def stop_slots(self, slots: Iterable[int], reason: str) -> None:
         """Stop the actors in these slots; one that has ended is told of again."""
         for slot in slots:
-            rank = self._ranks.get(slot)
-            if rank is not None and self.stop_rank(rank, reason) is None:
-                self._say(("stopped", rank, reason, self._life(rank), None))
+            if slot < len(self.cells) and self.stop_slot(slot, reason) is None:
+                self._say("stopped", self.first + slot, reason, None)
 
-    def stop_rank(self, rank: int, reason: str) -> Runner | None:
+    async def stop(self, reason: str) -> None:
+        """Stop every actor, and wait for their ends."""
+        for slot in range(len(self.cells)):
+            self.stop_slot(slot, reason)
+        if not self.is_over:
+            self._over = self.loop.create_future()
+            await self._over
+
+    def stop_slot(self, slot: int, reason: str) -> Runner | None:
         """Stop one actor; None when it has ended already."""
-        self._not_again(rank, reason)
-        runner = self.runners.get(rank)
+        self._not_again(slot, reason)
+        runner: Runner | None = self.cells[slot].runner
         if runner is not None:
             runner.restarts_after_s = None
             runner.stop(reason)
@@ -258,28 +291,31 @@ class HostedMesh:
     def restart_slots(self, slots: Iterable[int], reason: str) -> None:
         """Stop the actors in these slots, then construct them anew."""
         for slot in slots:
-            rank = self._ranks.get(slot)
-            if rank is None:
+            if slot >= len(self.cells):
                 continue
-            self._not_again(rank, None)
-            runner = self.runners.get(rank)
+            self._not_again(slot, None)
+            runner: Runner | None = self.cells[slot].runner
             if runner is None:
-                self._restart(rank)
+                self._restart(self.first + slot)
                 continue
             runner.restarts_after_s = 0.0
             runner.stop(reason)
             self.loop.call_later(self.runtime.grace_left_s(), self._overdue, runner, reason)
 
-    def _not_again(self, rank: int, reason: str | None) -> None:
+    def _not_again(self, slot: int, reason: str | None) -> None:
         """Do not construct an actor anew after its pause; with a reason, what waits for that goes back."""
-        timer = self._again.pop(rank, None)
-        if timer is not None:
-            timer.cancel()
-            if reason is not None:
-                self.cells[rank].close(refusal(self.id, rank, self._stopped_failure(rank, reason), None))
+        rank = self.first + slot
+        past = None if self._past is None else self._past.get(rank)
+        if past is None or past.again is None:
+            return
+        past.again.cancel()
+        past.again = None
+        self._waiting -= 1
+        if reason is not None:
+            self.cells[slot].close(refusal(self.id, rank, self._stopped_failure(rank, reason), None))
 
     def _overdue(self, runner: Runner, reason: str) -> None:
         """An endpoint does not end although it was cancelled: the actor counts as ended all the same."""
-        if self.runners.get(runner.rank) is runner:
+        if runner.cell.runner is runner:
             self.warn(f"{self.rank_name(runner.rank)} was told to stop ({reason}), but one of its endpoints still runs")
             self.ended(runner, reason, failed=False)

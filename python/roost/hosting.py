@@ -8,12 +8,15 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from roost import serialize
+from roost.constructing import load_plan, unpack
 from roost.failure import Failure
-from roost.hosted import HostedMesh, life, refusal
+from roost.hosted import HostedMesh, refusal
+from roost.news import life
 from roost.shape import Point
 
 if TYPE_CHECKING:
-    from roost.hosted import News, Ranks
+    from roost.constructing import Constructors
+    from roost.hosted import Ranks
     from roost.runtime import Runtime
 
 __all__ = ["Hosting"]
@@ -32,34 +35,38 @@ class Hosting:
         self.meshes: dict[int, HostedMesh] = {}
         self._ended: deque[int] = deque()
 
-    def spawn(self, mesh: int, owner: int, ranks: Ranks, payload: bytes) -> None:
-        """Make the actors of a mesh that live here."""
-        if mesh in self.meshes:
-            return  # it came with this incarnation's start already
+    def spawn(self, _mesh: int, _sender: int, _ranks: Ranks, payload: bytes) -> None:
+        """Make the actors of some meshes that live here."""
+        packed, meshes = unpack(payload)
         try:
-            hosted = HostedMesh(self._runtime, mesh, owner, payload, ranks)
+            plan = load_plan(packed)
         except Exception as error:  # noqa: BLE001 - the user's class, whatever it raises when it is loaded
-            self._refuse(mesh, owner, ranks, error)
+            for made in meshes:
+                self._refuse(made, error)
             return
-        self.meshes[mesh] = hosted
-        self._runtime.members.note(hosted.handle)
-        hosted.start()
+        self._runtime.members.note_procs(plan.on)
+        for made in meshes:
+            # One that is here came with this incarnation's start already.
+            if made.mesh not in self.meshes:
+                hosted = self.meshes[made.mesh] = HostedMesh(self._runtime, plan, made)
+                hosted.start()
 
-    def _refuse(self, mesh: int, owner: int, ranks: Ranks, error: Exception) -> None:
-        """The class or its arguments do not unpickle here: the actors have failed, and every message goes back."""
-        runtime = self._runtime
+    def _refuse(self, made: Constructors, error: Exception) -> None:
+        """The class does not unpickle here: the actors have failed, and every message goes back."""
+        runtime, mesh = self._runtime, made.mesh
+        ranks = range(made.first, made.first + made.size)
         said = f"its class could not be loaded in the proc: {type(error).__name__}: {error}"
         failure = Failure(
             kind="error", origin="user", mesh=runtime.name, name=runtime.name, point=Point({}), host=runtime.host,
             incarnation=runtime.incarnation, reason=said, traceback="".join(traceback.format_exception(error)),
         )  # fmt: skip
         original = serialize.dump_exception(error)
-        for cell, (_, rank) in zip(runtime.node.host(mesh, [slot for slot, _ in ranks], {}), ranks, strict=True):
+        for cell, rank in zip(runtime.node.host(mesh, len(ranks), {}), ranks, strict=True):
             cell.close(refusal(mesh, rank, failure, original))
         packed = pickle.dumps((failure, original), 5)
-        now = life(runtime.incarnation, 0), runtime.incarnation
-        news: list[News] = [("failed", rank, said, now, packed) for _, rank in ranks]
-        runtime.send_news(owner, mesh, news)
+        for rank in ranks:
+            its_life = life(runtime.incarnation, 0)
+            runtime.news.tell(made.owner, (mesh, "failed", rank, said, its_life, runtime.incarnation, packed))
 
     def stop(self, mesh: int, sender: int, ranks: Ranks, payload: bytes) -> None:
         """The owner stops actors."""
@@ -67,9 +74,11 @@ class Hosting:
         if hosted is not None:
             hosted.stop_slots([slot for slot, _ in ranks], payload.decode())
             return
-        now = life(self._runtime.incarnation, 0), self._runtime.incarnation
-        news: list[News] = [("stopped", rank, payload.decode(), now, None) for _, rank in ranks]
-        self._runtime.send_news(sender, mesh, news)
+        incarnation = self._runtime.incarnation
+        for _, rank in ranks:
+            self._runtime.news.tell(
+                sender, (mesh, "stopped", rank, payload.decode(), life(incarnation, 0), incarnation, None)
+            )
 
     def restart(self, mesh: int, _sender: int, ranks: Ranks, payload: bytes) -> None:
         """The owner has actors constructed anew."""
@@ -85,6 +94,7 @@ class Hosting:
             old = self.meshes.get(mesh)
             if old is not None and old.is_over:
                 del self.meshes[mesh]
+                self._runtime.members.remember(mesh, (old.name, old.plan.whole, old.plan.procs, len(old.plan.per_proc)))
                 self._runtime.node.forget(mesh)
 
     def early(self, mesh: int, _sender: int, _ranks: Ranks, _payload: bytes) -> None:

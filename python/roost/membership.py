@@ -81,17 +81,35 @@ class Members:
     def note_procs(self, handle: ProcMesh) -> None:
         """Learn the names of procs."""
         if handle._id not in self._names:
-            self._remember(handle._id, (handle._name, handle._whole, (), 1))
+            self.remember(handle._id, (handle._name, handle._whole, (), 1))
             for rank, proc in enumerate(handle._procs):
                 self._places[proc] = (handle._name, handle._whole, rank)
 
     def note(self, handle: ActorMesh) -> None:
         """Learn the names of actors and their procs."""
-        if handle._id not in self._names:
-            self._remember(handle._id, (handle._name, handle._whole, handle._on._members(), len(handle._per_proc)))
+        if not self._is_known(handle._id):
+            self.remember(handle._id, (handle._name, handle._whole, handle._on._members(), len(handle._per_proc)))
             self.note_procs(handle._on)
 
-    def _remember(self, mesh: int, name: tuple[str, Shape, tuple[int, ...], int]) -> None:
+    def _is_known(self, mesh: int) -> bool:
+        runtime = self._runtime
+        return mesh in self._names or mesh in runtime.owned or mesh in runtime.hosting.meshes
+
+    def _named(self, mesh: int) -> tuple[str, Shape, tuple[int, ...], int]:
+        """The name, shape, procs and actors a proc of an actor mesh."""
+        known = self._names.get(mesh)
+        if known is not None:
+            return known
+        hosted = self._runtime.hosting.meshes.get(mesh)
+        if hosted is not None:
+            return hosted.name, hosted.plan.whole, hosted.plan.procs, len(hosted.plan.per_proc)
+        record = self._runtime.owned.get(mesh)
+        if record is not None and hasattr(record, "per"):
+            return record.name, record.whole, record.procs, record.per  # type: ignore[attr-defined]
+        return "actors", Shape({}), (), 1
+
+    def remember(self, mesh: int, name: tuple[str, Shape, tuple[int, ...], int]) -> None:
+        """Learn the name, shape, procs and actors a proc of a mesh."""
         self._names[mesh] = name
         if len(self._names) > _NAMES_MAX:
             del self._names[next(iter(self._names))]
@@ -102,13 +120,13 @@ class Members:
 
     def actor(self, mesh: int, rank: int) -> tuple[str, str, Point]:
         """The mesh's name, the rank's name and its place, of a rank of a whole mesh."""
-        name, shape, _, _ = self._names.get(mesh, ("actors", Shape({}), (), 1))
+        name, shape, _, _ = self._named(mesh)
         point = shape.point(rank) if rank < len(shape) else Point({})
         return name, rank_name(name, point), point
 
     def _base_rank(self, mesh: int, proc: int, slot: int) -> int:
         """The rank in the whole mesh of an actor that lives in this slot of a proc."""
-        _, _, procs, per = self._names.get(mesh, ("", Shape({}), (), 1))
+        _, _, procs, per = self._named(mesh)
         return procs.index(proc) * per + slot if proc in procs else 0
 
     # Notices of the control thread -------------------------------------------------------------------------------------

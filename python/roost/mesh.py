@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypedDict, Unpack
 
+    from roost.constructing import Plan
     from roost.endpoint_info import EndpointInfo
     from roost.events import EventStream
     from roost.failure import Bind, Failure, Restart, State
@@ -61,6 +62,8 @@ if TYPE_CHECKING:
         supervise: Callable[[Failure], Awaitable[bool]] | None
         logs: bool
 
+
+_NO_OPTIONS: dict[str, Any] = {}
 
 CALL_ONE, CALL, BROADCAST, STREAM = range(4)
 _MODES = {"call_one": CALL_ONE, "call": CALL, "broadcast": BROADCAST, "_stream": STREAM}
@@ -181,12 +184,14 @@ class Mesh:
 class ProcMesh(Mesh):
     """A mesh of processes."""
 
-    __slots__ = ("_member_ids", "_procs")
+    __slots__ = ("_member_ids", "_plans", "_procs")
 
     # Ids of the whole mesh's procs, in base rank order.
     _procs: tuple[int, ...]
     # Those of this slice, in its rank order; worked out once.
     _member_ids: tuple[int, ...]
+    # How actors of a class are spawned here.
+    _plans: dict[Any, Plan]
 
     @classmethod
     def _make(cls, mesh: int, name: str, owner: int, whole: Shape, shape: Shape, procs: tuple[int, ...]) -> ProcMesh:
@@ -199,6 +204,7 @@ class ProcMesh(Mesh):
             shape,
             procs,
         )
+        made._plans = {}
         return made
 
     def _view(self, shape: Shape) -> ProcMesh:
@@ -230,7 +236,7 @@ class ProcMesh(Mesh):
         """
         from roost.spawning import spawn_actors
 
-        return spawn_actors(process.current(), self, name, actor, args, kwargs, {})  # type: ignore[return-value]
+        return spawn_actors(process.current(), self, self._plans, name, actor, args, kwargs, _NO_OPTIONS)  # type: ignore[return-value]
 
     def options(self, **options: Unpack[_ActorOptions]) -> SpawnOptions:
         """The same procs with options for `spawn`: restart, per_proc, supervise, cleanup_timeout_s.
@@ -246,7 +252,7 @@ class ProcMesh(Mesh):
 class SpawnOptions:
     """`procs.options(…)`: has `spawn` as the procs have."""
 
-    __slots__ = ("_options", "_procs")
+    __slots__ = ("_options", "_plans", "_procs")
 
     KNOWN = ("restart", "per_proc", "supervise", "cleanup_timeout_s")
 
@@ -256,12 +262,13 @@ class SpawnOptions:
             raise TypeError(f"options() knows no {', '.join(unknown)}; it takes {', '.join(self.KNOWN)}")
         self._procs = procs
         self._options = options
+        self._plans: dict[Any, Plan] = {}
 
     def spawn(self, name: str, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
         """One actor on each proc, or `per_proc` actors on each; see `ProcMesh.spawn`."""
         from roost.spawning import spawn_actors
 
-        return spawn_actors(process.current(), self._procs, name, actor, args, kwargs, self._options)  # type: ignore[return-value]
+        return spawn_actors(process.current(), self._procs, self._plans, name, actor, args, kwargs, self._options)  # type: ignore[return-value]
 
 
 class HostMesh:
@@ -316,6 +323,15 @@ class ActorMesh(Mesh):
         made._class, made._waits, made._targets = actor, waits, None
         return made
 
+    @classmethod
+    def _planned(cls, plan: Plan, mesh: int, name: str) -> ActorMesh:
+        """A whole mesh, as it is spawned."""
+        made = cls.__new__(cls)
+        made._id, made._name, made._owner, made._on, made._per_proc = mesh, name, plan.owner, plan.on, plan.per_proc
+        made._whole = made._shape = plan.whole
+        made._class, made._waits, made._targets = plan.actor, plan.waits, None
+        return made
+
     def _view(self, shape: Shape) -> ActorMesh:
         return ActorMesh._make(
             self._id, self._name, self._owner, self._on, self._per_proc, shape, self._class, self._waits
@@ -359,7 +375,7 @@ class ActorMesh(Mesh):
         return self._shape.point(rank)
 
     def __getattr__(self, name: str) -> BoundEndpoint:
-        info = getattr(self._class, "__roost_endpoints__", {}).get(name)
+        info = self._class.__roost_endpoints__.get(name)  # type: ignore[attr-defined]
         if info is None:
             raise AttributeError(self._no_endpoint(name))
         bound = self.__dict__[name] = BoundEndpoint(self, info, None)
@@ -505,6 +521,11 @@ def check_actor_class(actor: Any, name: str, args: tuple[Any, ...], kwargs: dict
     except TypeError as error:
         raise TypeError(f"{kind.__qualname__}{signature or '(…)'}: {error}") from None
     return kind
+
+
+def takes_arguments(kind: type) -> bool:
+    """Whether the constructor of a class that was checked takes any."""
+    return bool(_signatures[kind].parameters)
 
 
 _signatures: weakref.WeakKeyDictionary[type, Any] = weakref.WeakKeyDictionary()

@@ -6,17 +6,17 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 from roost.failure import Failure
-from roost.hosted import life, proc_incarnation
+from roost.news import life as life_of
+from roost.news import proc_incarnation
 from roost.owning import ENDED, OwnedMesh
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from roost.constructing import Plan
     from roost.failure import Event, Restart
-    from roost.hosted import News
     from roost.owned_procs import OwnedProcs
     from roost.runtime import Runtime
-    from roost.shape import Shape
 
 __all__ = ["OwnedActors"]
 
@@ -27,27 +27,38 @@ _CONSEQUENCES_MAX = 64
 class OwnedActors(OwnedMesh):
     """A mesh of actors that this process owns."""
 
-    __slots__ = ("class_name", "cleanup_extra_s", "on", "per", "policy", "procs")
+    __slots__ = ("on", "plan")
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        mesh: int,
-        name: str,
-        whole: Shape,
-        supervise: Any,
-        procs: tuple[int, ...],
-        per: int,
-        class_name: str,
-    ) -> None:
-        super().__init__(runtime, mesh, name, whole, supervise)
-        self.procs = procs
-        self.per = per
-        self.class_name = class_name
-        self.policy: Restart | None = None
+    def __init__(self, runtime: Runtime, mesh: int, name: str, plan: Plan, supervise: Any) -> None:
+        super().__init__(runtime, mesh, name, plan.whole, supervise)
+        self.plan = plan
         # The proc mesh, when this process owns that too.
         self.on: OwnedProcs | None = None
-        self.cleanup_extra_s = 0.0
+
+    @property
+    def procs(self) -> tuple[int, ...]:
+        """The procs that it lives on."""
+        return self.plan.procs
+
+    @property
+    def per(self) -> int:
+        """How many actors live on each of them."""
+        return len(self.plan.per_proc)
+
+    @property
+    def class_name(self) -> str:
+        """The class of the actors."""
+        return self.plan.class_name
+
+    @property
+    def policy(self) -> Restart | None:
+        """When an actor that failed is constructed again."""
+        return self.plan.policy
+
+    @property
+    def cleanup_extra_s(self) -> float:
+        """How much longer than usual a stop may take, for `__cleanup__`."""
+        return max(0.0, (self.plan.cleanup_timeout_s or 0.0) - self.runtime.config.cleanup_timeout_s)
 
     @property
     def is_root(self) -> bool:
@@ -58,7 +69,7 @@ class OwnedActors(OwnedMesh):
         """A number that grows with each life of the rank, its process's and its own."""
         known = super().life(rank)
         if self.on is not None:
-            known = max(known, life(self.on.incarnation(self.on.procs.index(self.procs[rank // self.per])), 0))
+            known = max(known, life_of(self.on.incarnation(self.on.procs.index(self.procs[rank // self.per])), 0))
         return known
 
     def ranks_of(self, proc: int) -> Iterable[int]:
@@ -73,6 +84,10 @@ class OwnedActors(OwnedMesh):
         if self.on is not None:
             return self.on.pid(self.on.procs.index(proc))
         return self.runtime.pid if proc == self.runtime.proc else None
+
+    def has_listeners(self) -> bool:
+        """Whether anybody listens to events of this mesh, or of the procs."""
+        return super().has_listeners() or (self.on is not None and bool(self.on.subscribers))
 
     def give(self, happened: Event) -> None:
         """Pass an event on, also to those who listen to the procs."""
@@ -119,21 +134,20 @@ class OwnedActors(OwnedMesh):
         )  # fmt: skip
 
     # What the actors' processes say ------------------------------------------------------------------------------------
-    def hear_news(self, payload: bytes) -> None:
-        """A process says how some ranks in it are."""
-        pid: int
-        news: list[News]
-        pid, news = pickle.loads(payload)
-        for state, rank, reason, (its_life, incarnation), packed in news:
-            failure = None
-            if packed is not None:
-                failure, original = pickle.loads(packed)
-                failure = self.runtime.hearing.met(self.id, rank, failure, original).failure
-            if state == "up" and self.on is not None:
-                self.on.shown_up(self.procs[rank // self.per], proc_incarnation(its_life), pid)
-            if not self.is_old(rank, its_life) or state != "up":
-                self._changed(rank, state, reason, incarnation, failure)
-        self.check_over()
+    def hear_news(
+        self, pid: int, state: str, rank: int, reason: str, life: int, incarnation: int, packed: bytes | None
+    ) -> None:
+        """A process says how a rank in it is."""
+        failure = None
+        if packed is not None:
+            failure, original = pickle.loads(packed)
+            failure = self.runtime.hearing.met(self.id, rank, failure, original).failure
+        if state == "up" and self.on is not None:
+            self.on.shown_up(self.procs[rank // self.per], proc_incarnation(life), pid)
+        if not self.is_old(rank, life) or state != "up":
+            self._changed(rank, state, reason, incarnation, failure)
+        if state in ENDED:
+            self.check_over()
 
     def _changed(self, rank: int, state: str, reason: str, incarnation: int, failure: Failure | None) -> None:
         before = self._states[rank]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from roost.owning import ENDED, OwnedMesh
+from roost.owning import ENDED, OwnedMesh, noted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -88,7 +88,7 @@ class OwnedProcs(OwnedMesh):
             or self.is_old(rank, incarnation)
         ):
             return
-        self.pids[rank] = pid
+        self.pids = noted(self.pids, rank, pid)
         self.set_state(rank, "up", incarnation=incarnation)
         self.tell("started" if incarnation == 0 else "recovered", rank)
 

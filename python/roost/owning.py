@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from roost.errors import ActorDied, MeshError
 from roost.events import EventStream, event
@@ -14,15 +15,31 @@ from roost.shape import Shape, ValueMesh, rank_name
 from roost.stops import stopped_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from roost.failure import Event, Failure
     from roost.hearing import Unheard
     from roost.runtime import Runtime
 
-__all__ = ["ENDED", "OwnedMesh"]
+__all__ = ["ENDED", "OwnedMesh", "noted"]
+
+V = TypeVar("V")
 
 ENDED = ("failed", "stopped")
+
+
+# What most meshes have to say of their ranks, and the states of a mesh of one rank: shared by all.
+_NOTHING: Mapping[int, Any] = MappingProxyType({})
+_ALONE = {state: (state,) for state in ("starting", "up", "restarting", "failed", "stopped")}
+_STARTING = _ALONE["starting"]
+
+
+def noted(known: Mapping[int, V], rank: int, value: V) -> Mapping[int, V]:
+    """What is known of some ranks, and this too."""
+    if isinstance(known, dict):
+        known[rank] = value
+        return known
+    return {rank: value}
 
 
 class OwnedMesh:
@@ -43,18 +60,20 @@ class OwnedMesh:
         self.whole = whole
         self.supervise = supervise
         self.owner_runner = runtime.handling_runner()
-        self._states = ["starting"] * len(whole)
-        # By rank, where there is something to say.
-        self._incarnations: dict[int, int] = {}
-        # The last life that was heard of, and the first that counts as up after a restart was asked for.
-        self._lives: dict[int, int] = {}
-        self._least: dict[int, int] = {}
-        self.failures: dict[int, Failure] = {}
-        self.reasons: dict[int, str] = {}
-        self.pids: dict[int, int] = {}
-        self.unheard: list[Unheard] = []
-        self.waiters: list[tuple[str, Reply[Any], Shape, Any]] = []
-        self.subscribers: list[EventStream] = []
+        size = len(whole)
+        self._states: Sequence[str] = _STARTING if size == 1 else ["starting"] * size
+        # By rank, where there is something to say; the last life that was heard of, and the first that counts as up after a
+        # restart was asked for. Meshes are many and most are of one actor, of which there is nothing to say: nothing is
+        # made before there is.
+        self._incarnations: Mapping[int, int] = _NOTHING
+        self._lives: Mapping[int, int] = _NOTHING
+        self._least: Mapping[int, int] = _NOTHING
+        self.failures: Mapping[int, Failure] = _NOTHING
+        self.reasons: Mapping[int, str] = _NOTHING
+        self.pids: Mapping[int, int] = _NOTHING
+        self.unheard: Sequence[Unheard] = ()
+        self.waiters: Sequence[tuple[str, Reply[Any], Shape, Any]] = ()
+        self.subscribers: Sequence[EventStream] = ()
         self.mesh_stopped: str | None = None
         # How many `async with` blocks are inside this mesh: the outermost raises what nobody heard.
         self.entered = 0
@@ -85,7 +104,8 @@ class OwnedMesh:
 
     def is_old(self, rank: int, life: int) -> bool:
         """Whether word of this life came after it was to be restarted."""
-        self._lives[rank] = max(life, self.life(rank))
+        if life > self.life(rank):
+            self._lives = noted(self._lives, rank, life)
         return life < self._least.get(rank, 0)
 
     def state(self, rank: int) -> str:
@@ -96,28 +116,39 @@ class OwnedMesh:
         """Whether nothing is left of a rank."""
         return self._states[rank] in ENDED
 
-    def hear_news(self, payload: bytes) -> None:
-        """A process says how some ranks in it are."""
+    def hear_news(
+        self, pid: int, state: str, rank: int, reason: str, life: int, incarnation: int, packed: bytes | None
+    ) -> None:
+        """A process says how a rank in it is."""
         raise NotImplementedError
 
     def set_state(
         self, rank: int, state: str, *, reason: str = "", failure: Failure | None = None, incarnation: int | None = None
     ) -> None:
         """A rank is in another state now."""
-        if incarnation is not None:
-            self._incarnations[rank] = incarnation
+        if incarnation is not None and incarnation != self.incarnation(rank):
+            self._incarnations = noted(self._incarnations, rank, incarnation)
         if failure is not None:
-            self.failures[rank] = failure
+            self.failures = noted(self.failures, rank, failure)
         if reason:
-            self.reasons[rank] = reason
-        self._states[rank] = state
+            self.reasons = noted(self.reasons, rank, reason)
+        if isinstance(self._states, list):
+            self._states[rank] = state
+        else:
+            self._states = _ALONE[state]
         if self.waiters:
             self._check_waiters()
 
     def tell(self, kind: str, rank: int, reason: str = "", failure: Failure | None = None) -> None:
         """Give an event to whoever listens."""
+        if not self.has_listeners():
+            return
         name, point = self.rank_name(rank), self.whole.point(rank)
         self.give(event(kind, self.name, name, point, self.incarnation(rank), reason, failure))
+
+    def has_listeners(self) -> bool:
+        """Whether anybody listens to events of this mesh."""
+        return bool(self.subscribers or self.runtime.job_subscribers)
 
     def give(self, happened: Event) -> None:
         """Pass an event on: to this mesh's listeners and to the job's."""
@@ -139,7 +170,7 @@ class OwnedMesh:
 
         def begin() -> None:
             if not self._settle(what, reply, shape, value):
-                self.waiters.append((what, reply, shape, value))
+                self.waiters = [*self.waiters, (what, reply, shape, value)]
 
         self.runtime.on_loop(begin)
         return reply
@@ -205,7 +236,7 @@ class OwnedMesh:
             if ranks:
                 self.stop_ranks(ranks, reason)
             if not self._settle("stopped", reply, shape, None):
-                self.waiters.append(("stopped", reply, shape, None))
+                self.waiters = [*self.waiters, ("stopped", reply, shape, None)]
             self.check_over()
 
         self.runtime.on_loop(begin)
@@ -233,8 +264,8 @@ class OwnedMesh:
             for rank in ranks:
                 self.set_state(rank, "restarting", reason=reason)
                 # That the old one is up may still be on its way here.
-                self._least[rank] = self.life(rank) + 1
-            self.waiters.append(("ready", reply, shape, None))
+                self._least = noted(self._least, rank, self.life(rank) + 1)
+            self.waiters = [*self.waiters, ("ready", reply, shape, None)]
 
         self.runtime.on_loop(begin)
         return reply
@@ -284,7 +315,7 @@ class OwnedMesh:
         if self.is_over and (self.mesh_stopped is not None or all(state == "stopped" for state in self._states)):
             for subscriber in self.subscribers:
                 subscriber.end()
-            self.subscribers = []
+            self.subscribers = ()
             if not self._retired:
                 self._retired = True
                 self.runtime.retire(self)
@@ -294,7 +325,7 @@ class OwnedMesh:
         """A failure that no policy mends: the hook hears of it, else the owner."""
         unheard = self.runtime.hearing.of(failure)
         if unheard not in self.unheard:
-            self.unheard.append(unheard)
+            self.unheard = [*self.unheard, unheard]
             self.runtime.hearing.escalate(self, rank, unheard)
 
     # Looking -----------------------------------------------------------------------------------------------------------
@@ -328,7 +359,7 @@ class OwnedMesh:
         if self._retired:
             stream.end()
         else:
-            self.subscribers.append(stream)
+            self.subscribers = [*self.subscribers, stream]
         return stream
 
     def wants(self, ranks: Iterable[int]) -> Callable[[Event], bool]:

@@ -1,4 +1,4 @@
-"""`Runner`: one actor at work. One task drains its mailbox, so that `asyncio.timeout` and `TaskGroup` work in endpoints."""
+"""`Runner`: one actor at work. Workers (workers.py) run it, a message at a time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from roost.errors import RemoteError
 from roost.reply_port import ReplyPort
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from roost._roost import Cell, Message
     from roost.endpoint_info import EndpointInfo
     from roost.failure import Failure
@@ -32,19 +30,17 @@ CONCURRENT_THREADS_MAX = 32
 
 
 class Runner:
-    """One actor of this process: its instance, its mailbox, and the task that drains it."""
+    """One actor of this process: its instance, its mailbox, and the worker that is at it."""
 
     __slots__ = (
-        "_cancelled",
-        "_concurrent",
-        "_entered",
         "_error",
         "_finishing",
         "_in_threads",
-        "_serial",
-        "_stopping",
+        "_is_up",
         "_threads",
+        "cancelled",
         "cell",
+        "concurrent",
         "failure",
         "hosted",
         "incarnation",
@@ -52,7 +48,9 @@ class Runner:
         "meshes",
         "rank",
         "restarts_after_s",
+        "serial",
         "stopped_itself",
+        "stopping",
         "task",
     )
 
@@ -63,14 +61,14 @@ class Runner:
         self.incarnation = incarnation
         self.instance: Any = None
         # The message that runs alone, and whether its caller cancelled it.
-        self._serial: Message | None = None
-        self._cancelled = False
-        # Whether the actor's task has begun.
-        self._entered = False
+        self.serial: Message | None = None
+        self.cancelled = False
+        # Whether it was constructed.
+        self._is_up = False
         # Messages that run beside others, each with its task.
-        self._concurrent: dict[asyncio.Task[None], Message] | None = None
+        self.concurrent: dict[asyncio.Task[None], Message] | None = None
         # Why it ends, once it does; the exception that it failed with; what callers are told of it.
-        self._stopping: str | None = None
+        self.stopping: str | None = None
         self._error: BaseException | None = None
         self.failure: Failure | None = None
         self.stopped_itself = False
@@ -83,6 +81,7 @@ class Runner:
         self._threads: dict[str, ThreadPoolExecutor] | None = None
         # Meshes that this actor spawned: they end with it.
         self.meshes: list[Any] | None = None
+        # The worker that is at it.
         self.task: asyncio.Task[None] | None = None
 
     # What `context()` shows.
@@ -111,86 +110,27 @@ class Runner:
     def deadline(self) -> int:
         return 0
 
-    def start(self, construct: Callable[[], Any]) -> None:
-        """Construct the actor in its own task, then drain its mailbox."""
-        self._run(self._construct(construct))
-
-    def _run(self, steps: Coroutine[Any, Any, None]) -> None:
-        """Go on in a task of its own, with a clean context."""
-        self._entered = False
-        self.task = self.hosted.loop.create_task(steps, context=Context())
-
-    async def _construct(self, construct: Callable[[], Any]) -> None:
-        self._entered = True
-        if self._stopping is not None:
-            await self._finish(cleans_up=False)
+    async def begin(self) -> None:
+        """Construct the actor, when that is what is due; called by a worker, as everything that follows."""
+        if self.stopping is not None or self._is_up:
             return
         handling.set(self)
         try:
-            self.instance = construct()
+            self.instance = self.hosted.construct()
             start = getattr(type(self.instance), "__start__", None)
             if start is not None:
                 await start(self.instance)
         except SystemExit as ending:
             self._exit(ending)
-            await self._finish(cleans_up=False)
             return
         except BaseException as error:
-            if self._stopping is None:
+            if self.stopping is None:
                 self._end(error, during="its constructor")
-            await self._finish(cleans_up=False)
             return
+        self._is_up = True
         self.hosted.up(self)
-        # What the constructor left in its context stays there.
-        self._run(self._drain())
 
-    async def _drain(self) -> None:  # noqa: C901 - one loop, each branch of which is a rule
-        """Handle messages one at a time until the actor ends, or until this task is no longer clean."""
-        self._entered = True
-        cell = self.cell
-        take = cell.take
-        set_handling = handling.set
-        instance = self.instance
-        while True:
-            message = take()
-            if message is None:
-                if self._stopping is not None:
-                    break
-                set_handling(None)
-                try:
-                    await cell.wait()
-                except asyncio.CancelledError:
-                    # Not by us: its loop ends, and cancels all tasks.
-                    if self._stopping is None:
-                        self.stop("its event loop ended")
-                    break
-                continue
-            set_handling(message)
-            self._serial = message
-            try:
-                if self._concurrent:
-                    await self._until_alone(message)
-                quick = message.quick()
-                if quick is None:
-                    await self._slow(message)
-                else:
-                    function, args, kwargs = quick
-                    value = await (function(instance, *args) if kwargs is None else function(instance, *args, **kwargs))
-                    message.reply(value)
-            except BaseException as error:
-                self._raised(message, error)
-            self._serial = None
-            if self._stopping is not None:
-                break
-            if self._cancelled or len(copy_context()) != 1 or (self.task is not None and self.task.cancelling()):
-                # A cancel that came late, or context variables besides our own that the endpoint left set, must not reach
-                # the next message.
-                self._cancelled = False
-                self._run(self._drain())
-                return
-        await self._finish()
-
-    async def _slow(self, message: Message) -> None:
+    async def handle_slowly(self, message: Message) -> None:
         """A message that is not a plain `async def` endpoint's, alone."""
         endpoint = message.endpoint
         if endpoint is None:
@@ -201,7 +141,7 @@ class Runner:
         else:
             await self._handle(message, endpoint)
 
-    async def _until_alone(self, message: Message) -> None:
+    async def until_alone(self, message: Message) -> None:
         """Wait for the concurrent endpoints, unless this message may run beside them."""
         endpoint = message.endpoint
         if endpoint is None or not endpoint.concurrent:
@@ -220,7 +160,7 @@ class Runner:
             else:
                 await self._with_port(message, endpoint)
         except BaseException as error:
-            self._raised(message, error)
+            self.raised(message, error)
 
     async def _in_thread(self, endpoint: EndpointInfo, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         scope = copy_context()
@@ -234,7 +174,7 @@ class Runner:
             try:
                 await asyncio.wait({running})
             except asyncio.CancelledError:
-                if self._stopping is not None:
+                if self.stopping is not None:
                     self._in_threads = [*(self._in_threads or ()), running]
                     raise
                 cancelled = True
@@ -292,33 +232,33 @@ class Runner:
     # Concurrent endpoints ---------------------------------------------------------------------------------------------
     async def _start_concurrent(self, message: Message, endpoint: EndpointInfo) -> None:
         """Start a message beside the others, when its limit lets it; messages start in the order in which they were sent."""
-        if self._concurrent is None:
-            self._concurrent = {}
+        if self.concurrent is None:
+            self.concurrent = {}
         if endpoint.limit is not None:
             key = endpoint.group or endpoint.name
             while True:
-                same = [task for task, other in self._concurrent.items() if (other.endpoint.group or other.name) == key]
+                same = [task for task, other in self.concurrent.items() if (other.endpoint.group or other.name) == key]
                 if len(same) < endpoint.limit:
                     break
                 await asyncio.wait(same, return_when=asyncio.FIRST_COMPLETED)
         scope = Context()
         scope.run(handling.set, message)
         task = self.hosted.loop.create_task(self._handle(message, endpoint), context=scope)
-        self._concurrent[task] = message
+        self.concurrent[task] = message
         task.add_done_callback(self._concurrent_ended)
 
     def _concurrent_ended(self, task: asyncio.Task[None]) -> None:
-        message = None if self._concurrent is None else self._concurrent.pop(task, None)
+        message = None if self.concurrent is None else self.concurrent.pop(task, None)
         if message is not None and task.cancelled() and not message.answered:
             # It was cancelled before its first step, and could not see to its message itself.
-            self._raised(message, asyncio.CancelledError())
+            self.raised(message, asyncio.CancelledError())
 
     async def _concurrent_done(self) -> None:
-        while self._concurrent:
-            await asyncio.wait(list(self._concurrent))
+        while self.concurrent:
+            await asyncio.wait(list(self.concurrent))
 
     # Ends of messages -------------------------------------------------------------------------------------------------
-    def _raised(self, message: Message, error: BaseException) -> None:
+    def raised(self, message: Message, error: BaseException) -> None:
         """Answer a message whose endpoint raised; without a caller the error fails the actor."""
         if isinstance(error, SystemExit):
             self._exit(error)
@@ -327,7 +267,7 @@ class Runner:
             if message.cancelled:
                 message.drop()
                 return
-            if self._stopping is not None:
+            if self.stopping is not None:
                 self.hosted.give_back(message, self)
                 return
             # It would look to the caller's task as if that task had been cancelled.
@@ -362,28 +302,28 @@ class Runner:
 
     def cancel(self, message: Message) -> None:
         """The caller cancelled a message that runs already."""
-        if message is self._serial:
-            self._cancelled = True
+        if message is self.serial:
+            self.cancelled = True
             if self.task is not None:
                 self.task.cancel()
             return
-        for task, other in (self._concurrent or {}).items():
+        for task, other in (self.concurrent or {}).items():
             if other is message:
                 task.cancel()
 
     # The actor's end --------------------------------------------------------------------------------------------------
     def stop(self, reason: str) -> None:
         """End normally: running `async` endpoints are cancelled at once, queued messages go back."""
-        if self._stopping is None:
-            self._stopping = reason
+        if self.stopping is None:
+            self.stopping = reason
             self.failure = self.hosted.stopping(self, reason)
         # Also when it ends already by itself: what still runs then is not waited for.
         self._cancel_all(None)
 
     def stop_self(self, reason: str) -> None:
         """`context().stop()`: end once the endpoint that calls it has returned; the others are cancelled."""
-        if self._stopping is None:
-            self._stopping = reason
+        if self.stopping is None:
+            self.stopping = reason
             self.stopped_itself = True
             self.failure = self.hosted.stopping(self, reason)
             self._cancel_all(self._own_task())
@@ -394,7 +334,7 @@ class Runner:
 
     def _exit(self, ending: SystemExit) -> None:
         """An endpoint ends the process: its caller, and all others, hear of that by the process's death."""
-        self._stopping = self._stopping or "its process exits"
+        self.stopping = self.stopping or "its process exits"
         self.hosted.exit_process(ending)
         self._cancel_all(None)
 
@@ -404,9 +344,9 @@ class Runner:
 
     def _end(self, error: BaseException, during: str, spared: asyncio.Task[Any] | None = None) -> None:
         """Fail the actor: whoever waits for it hears of it, and so does its owner."""
-        if self._stopping is not None:
+        if self.stopping is not None:
             return
-        self._stopping = f"failed: {error}"
+        self.stopping = f"failed: {error}"
         self._error = error
         self.failure = self.hosted.failing(self, error, during)
         self._cancel_all(spared)
@@ -414,19 +354,20 @@ class Runner:
     def _own_task(self) -> asyncio.Task[Any] | None:
         """The task of the endpoint that calls, which may run on a thread."""
         message = handling.get()
-        for task, other in (self._concurrent or {}).items():
+        for task, other in (self.concurrent or {}).items():
             if other is message:
                 return task
-        return self.task if message is self._serial else None
+        return self.task if message is self.serial else None
 
     def _cancel_all(self, spared: asyncio.Task[Any] | None) -> None:
         """Cancel what runs, but not who asks for it."""
         asking = _current_task()
-        # A task that has not begun would never get to the actor's last steps; it looks by itself when it begins.
-        own = None if self._finishing or not self._entered else self.task
-        for task in (*(self._concurrent or ()), own):
+        for task in (*(self.concurrent or ()), self.task):
             if task is not None and task is not spared and task is not asking:
                 task.cancel()
+        if self.task is None and not self._finishing:
+            # A worker does the actor's last steps.
+            self.cell.rouse()
 
     def owns(self, mesh: Any) -> None:
         """This actor spawned a mesh, which ends with it."""
@@ -434,11 +375,11 @@ class Runner:
             self.meshes = []
         self.meshes.append(mesh)
 
-    async def _finish(self, *, cleans_up: bool = True) -> None:
+    async def finish(self) -> None:
         """The last steps: what it owns is stopped, threads get a while to end, `__cleanup__` runs, the owner hears of it."""
         self._finishing = True
         handling.set(self)
-        reason = self._stopping or "stopped"
+        reason = self.stopping or "stopped"
         task = asyncio.current_task()
         while task is not None and task.cancelling():
             task.uncancel()
@@ -450,7 +391,7 @@ class Runner:
                 self.hosted.warn(f"stopping {mesh!r}, owned by {self.name}: {error}")
         if self._in_threads:
             await asyncio.wait(self._in_threads, timeout=self.hosted.runtime.threads_wait_s())
-        cleanup = getattr(type(self.instance), "__cleanup__", None) if cleans_up else None
+        cleanup = getattr(type(self.instance), "__cleanup__", None) if self._is_up else None
         if cleanup is not None:
             try:
                 async with asyncio.timeout(self.hosted.cleanup_timeout_s):

@@ -20,6 +20,7 @@ from roost.dead_letters import DeadLetters, Job
 from roost.gathered import GatheredReply
 from roost.hearing import Hearing, left_unheard
 from roost.membership import Members
+from roost.news import News
 from roost.ports import Ports, Streams
 from roost.reply import Reply
 from roost.sharing import Sharing
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from roost._roost import Control
     from roost.events import EventStream
     from roost.failure import Event, Failure
-    from roost.hosted import News
     from roost.mesh import ActorMesh, ProcMesh
     from roost.owning import OwnedMesh
     from roost.runner import Runner
@@ -64,6 +64,7 @@ class Runtime:
         from roost.calls import Calls
         from roost.elsewhere import Elsewhere
         from roost.hosting import Hosting
+        from roost.workers import Workers
 
         # The ids of what this process defines begin with it.
         serialize.set_home(serialize.home(proc, incarnation))
@@ -92,15 +93,17 @@ class Runtime:
         self.streams = Streams(self)
         self.sharing = Sharing(self)
         self.hosting = Hosting(self)
+        self.news = News(self)
+        self.workers = Workers(self)
         self.owned: dict[int, OwnedMesh] = {}
         self._retired: deque[int] = deque()
         self.job_subscribers: list[EventStream] = []
         # Constructors' messages that the host is to keep, until the end of this turn of the loop.
-        self.unrecorded: list[tuple[int, int, bytes]] = []
+        self.unrecorded: list[tuple[int, int, bytes, bytes]] = []
         self._kept: set[asyncio.Task[Any]] = set()
         self._system_handlers: dict[str, Callable[[int, int, list[tuple[int, int]], bytes], None]] = {
             ".spawn": self.hosting.spawn, ".stop": self.hosting.stop, ".restart": self.hosting.restart,
-            ".early": self.hosting.early, ".state": self._hear_news, ".letter": self.letters.came_back,
+            ".early": self.hosting.early, ".state": self.news.hear, ".letter": self.letters.came_back,
             ".streamed": self.streams.took, ".released": self.sharing.given_back,
             ".forgotten": self.sharing.forget, ".defines": self.sharing.learn,
         }  # fmt: skip
@@ -165,7 +168,7 @@ class Runtime:
             "elsewhere": calls.elsewhere, "errored": calls.errored, "unloadable": calls.unloadable, "refused": calls.refused,
             "bounded": calls.bounded, "stopped": self.raise_stopped, "undelivered": self.letters.bounced,
             "handling": handling.get, "connect": self._connect, "system": self._system,
-            "cancelled": lambda runner, message: runner.cancel(message), "port_item": self.ports.came,
+            "work": self.workers.start, "cancelled": lambda runner, message: runner.cancel(message), "port_item": self.ports.came,
             "port_taken": self.ports.took, "broken": self._broken, "room": calls.room, "sent": Done(),
             "too_large": calls.too_large,
         })  # fmt: skip
@@ -210,6 +213,7 @@ class Runtime:
         """Stop every mesh in order, then close; a second interruption kills what is left."""
         if self.closed:
             return
+        self.workers.end()
         roots = [mesh for mesh in self.owned.values() if mesh.owner_runner is None and mesh.is_root]
         stops = [mesh.stop(mesh.whole, reason) for mesh in reversed(roots)]
         try:
@@ -241,6 +245,7 @@ class Runtime:
 
     def close_proc(self) -> None:
         """The end of a proc: what is still to be written is, and the control thread sees the process end."""
+        self.workers.end()
         self.node.flush()
         self.closed = True
         self.loop.remove_reader(self.control.fd)
@@ -260,19 +265,6 @@ class Runtime:
             _logger.warning("proc %x sent %r, which this version of roost does not know", sender, name)
         else:
             handler(mesh, sender, ranks, payload)
-
-    def _hear_news(self, mesh: int, _sender: int, _ranks: list[tuple[int, int]], payload: bytes) -> None:
-        record = self.owned.get(mesh)
-        if record is not None:
-            record.hear_news(payload)
-
-    def send_news(self, owner: int, mesh: int, news: list[News]) -> None:
-        """Tell the owner of a mesh how its actors here are."""
-        payload = pickle.dumps((self.pid, news), 5)
-        if owner == self.proc:
-            self._hear_news(mesh, self.proc, [], payload)
-        else:
-            self.send_system(owner, mesh, ".state", payload, [])
 
     def _connect(self, proc: int) -> None:
         # Not the control's own method: that would hold its descriptors after the end.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pickle
 import threading
 import time
 import traceback
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import uvloop
@@ -16,7 +16,7 @@ from roost import config as _config
 from roost import process, serialize
 
 # Whatever a proc needs is imported by its template, so that a forked proc imports nothing.
-from roost import calls, driving, elsewhere, hosting, spawning  # noqa: F401 isort: skip # pyright: ignore[reportUnusedImport]
+from roost import calls, driving, elsewhere, hosting, spawning, workers  # noqa: F401 isort: skip # pyright: ignore[reportUnusedImport]
 from roost.runtime import Runtime
 from roost.shape import Shape
 
@@ -60,8 +60,7 @@ async def _live(spec: dict[str, Any], control: Control, data_fd: int, started_pa
             return 1
     runtime.node.adopt(spec["owner"], 0, data_fd, 0)
     for recorded in spec["actors"]:
-        mesh, owner, ranks, packed = pickle.loads(recorded)
-        runtime.hosting.spawn(mesh, owner, ranks, packed)
+        runtime.hosting.spawn(0, 0, [], recorded)
     control.up()
     await runtime.stopping.wait()
     if runtime.exit_code is not None:
@@ -85,10 +84,8 @@ async def _stop(runtime: Runtime) -> None:
     """End in order: actors in reverse order of their start, then what is still to be written."""
     reason = runtime.stop_reason or "its proc ended"
     for hosted in reversed(list(runtime.hosting.meshes.values())):
-        stopped = [hosted.stop_rank(rank, reason) for rank in hosted.cells]
-        tasks = [runner.task for runner in stopped if runner is not None and runner.task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=runtime.grace_left_s())
+        with suppress(TimeoutError):
+            await asyncio.wait_for(hosted.stop(reason), runtime.grace_left_s())
     # What the actors said last is sent in the next turn of the loop.
     await asyncio.sleep(0)
     runtime.node.flush()

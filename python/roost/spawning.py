@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from roost import serialize
-from roost.constructing import pack
+from roost.constructing import Plan, pack_mesh
 from roost.failure import Bind, Restart
 from roost.ids import new_id
-from roost.mesh import ActorMesh, ProcMesh, check_actor_class
+from roost.mesh import ActorMesh, ProcMesh, check_actor_class, takes_arguments
 from roost.owned_actors import OwnedActors
 from roost.owned_procs import OwnedProcs
 from roost.shape import SCALAR, Point, Shape, rank_name
@@ -26,6 +26,11 @@ __all__ = ["spawn_actors", "spawn_procs"]
 
 # Read by the interpreter, the loader or a preloaded library when the process starts: a forked proc comes too late for them.
 _START_ONLY = ("LD_", "PYTHON", "MALLOC_", "GLIBC_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_")
+
+# Constructors that the host is told of together: it wakes up for each time.
+_UNRECORDED_MAX = 100
+# Classes whose plans are kept for the same procs.
+_PLANS_MAX = 16
 
 Env = Mapping[str, str | None] | Callable[[Point, int], Mapping[str, str | None]]
 
@@ -99,75 +104,98 @@ def _start_procs(runtime: Runtime, record: OwnedProcs, ranks: list[Any], templat
 def spawn_actors(
     runtime: Runtime,
     procs: ProcMesh,
+    plans: dict[Any, Plan],
     name: str,
     actor: Any,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     options: dict[str, Any],
 ) -> ActorMesh:
-    """Spawn one actor, or `per_proc`, on each proc of a mesh; returns at once."""
+    """Spawn one actor, or `per_proc`, on each proc of a mesh; returns at once.
+
+    Args:
+        runtime: this process's runtime.
+        procs: where to.
+        plans: plans by class, for these procs and options: those made are kept there.
+        name: the mesh's name.
+        actor: the class.
+        args: its constructor's arguments.
+        kwargs: the same.
+        options: what `ProcMesh.options` takes.
+    """
     _check_place(runtime)
-    kind = check_actor_class(actor, name, args, kwargs)
-    per_proc = Shape(options["per_proc"]) if options.get("per_proc") else SCALAR
     parent = runtime.owned.get(procs._id)
     if parent is not None and parent.mesh_stopped is not None:
         raise stopped_error(parent.name, parent.mesh_stopped, advice="; spawn procs anew, and the actors on those")
-    policy = _checked_policy(options.get("restart"))
-    waits = parent is not None and getattr(parent.policy, "while_down", "fail") == "wait"  # type: ignore[attr-defined]
+    kind = actor
+    plan = plans.get(actor) if isinstance(actor, type) else None
+    if plan is None or plan.takes_arguments or args or kwargs or not name or type(name) is not str:
+        kind = check_actor_class(actor, name, args, kwargs)
+        plan = plans.get(kind)
+    if plan is None or plan.owner != runtime.proc:
+        plan = _plan(runtime, procs, plans, kind, options)
+    arguments = plan.pack(args, kwargs)
+    if len(plan.packed) + len(arguments) > runtime.config.message_bytes_max:
+        runtime.calls.too_large(len(plan.packed) + len(arguments))
     mesh = new_id()
-    handle = ActorMesh._make(mesh, name, runtime.proc, procs, per_proc, None, kind, waits)
-    packed = pack(handle, args, kwargs, {"cleanup_timeout_s": options.get("cleanup_timeout_s"), "restart": policy})
-    if len(packed) > runtime.config.message_bytes_max:
-        runtime.calls.too_large(len(packed))
-    record = OwnedActors(
-        runtime,
-        mesh,
-        name,
-        handle._whole,
-        options.get("supervise"),
-        procs._members(),
-        len(per_proc),
-        f"{kind.__module__}.{kind.__qualname__}",
-    )
-    record.cleanup_extra_s = max(0.0, (options.get("cleanup_timeout_s") or 0.0) - runtime.config.cleanup_timeout_s)
-    record.policy = policy
+    handle = ActorMesh._planned(plan, mesh, name)
+    record = OwnedActors(runtime, mesh, name, plan, options.get("supervise"))
     runtime.own(record, handle)
-    runtime.on_loop(lambda: _start_actors(runtime, record, procs, packed))
+    if threading.get_ident() == runtime.thread:
+        _start_actors(runtime, record, arguments)
+    else:
+        runtime.loop.call_soon_threadsafe(_start_actors, runtime, record, arguments)
     return handle
 
 
-def _start_actors(runtime: Runtime, record: OwnedActors, procs: ProcMesh, packed: bytes) -> None:
-    runtime.members.note_procs(procs)
-    runtime.members.move_in(record)
+def _plan(runtime: Runtime, procs: ProcMesh, plans: dict[Any, Plan], kind: type, options: dict[str, Any]) -> Plan:
+    per_proc = Shape(options["per_proc"]) if options.get("per_proc") else SCALAR
     parent = runtime.owned.get(procs._id)
+    policy = _checked_policy(options.get("restart"))
+    waits = parent is not None and getattr(parent.policy, "while_down", "fail") == "wait"  # type: ignore[attr-defined]
+    if len(plans) >= _PLANS_MAX:
+        plans.clear()
+    plan = plans[kind] = Plan(procs, runtime.proc, kind, per_proc, policy, options.get("cleanup_timeout_s"), waits)
+    plan.takes_arguments = takes_arguments(kind)
+    return plan
+
+
+def _start_actors(runtime: Runtime, record: OwnedActors, arguments: bytes) -> None:
+    runtime.members.note_procs(record.plan.on)
+    runtime.members.move_in(record)
+    parent = runtime.owned.get(record.plan.on._id)
     if parent is not None:
         record.on = parent  # type: ignore[assignment]
         parent.actors.append(record)  # type: ignore[attr-defined]
         if parent.mesh_stopped is not None:
             record.mark_stopped(parent.mesh_stopped)
+    plan, per, name = record.plan, record.per, record.name.encode(errors="surrogatepass")
     for place, proc in enumerate(record.procs):
-        run = (0, record.per, 1, place * record.per, 1)
-        ranks = [(slot, place * record.per + slot) for slot in range(record.per)]
+        first = place * per
         failure = runtime.members.gone.get(proc)
         if failure is not None:
             record.proc_ended(proc, "failed" if failure.kind != "stopped" else "stopped", failure)
         elif proc == runtime.proc:
-            runtime.hosting.spawn(record.id, runtime.proc, ranks, packed)
+            runtime.hosting.spawn(0, 0, [], plan.packed + pack_mesh(record.id, proc, first, per, name, arguments))
         else:
-            _record(runtime, (proc, record.id, pickle.dumps((record.id, runtime.proc, ranks, packed), 5)))
-            runtime.send_system(proc, record.id, ".spawn", packed, [run])
+            packed = pack_mesh(record.id, runtime.proc, first, per, name, arguments)
+            _record(runtime, (proc, record.id, plan.packed, packed))
+            if not runtime.closed:
+                runtime.node.send_spawn(proc, record.id, plan.packed, packed)
 
 
-def _record(runtime: Runtime, record: tuple[int, int, bytes]) -> None:
+def _record(runtime: Runtime, record: tuple[int, int, bytes, bytes]) -> None:
     """Have the host keep a constructor's message; those of one turn of the loop go together."""
     runtime.unrecorded.append(record)
     if len(runtime.unrecorded) == 1:
         runtime.loop.call_soon(_record_all, runtime)
+    elif len(runtime.unrecorded) >= _UNRECORDED_MAX:
+        _record_all(runtime)
 
 
 def _record_all(runtime: Runtime) -> None:
     records, runtime.unrecorded = runtime.unrecorded, []
-    if not runtime.closed:
+    if records and not runtime.closed:
         runtime.control.record_actors(records)
 
 

@@ -44,7 +44,8 @@ class TestValues:
         # Sent on from the driver to the second, and by that to the third.
         await second.send_to.call_one(port, "from the second")
         await second.pass_on.call_one(port, third, "send_to", "from the third")
-        await second.close_port.call_one(port)
+        # By the third, so that the end comes behind what it sent.
+        await second.pass_on.call_one(port, third, "close_port")
         assert await first.take_all.call_one() == ["from the second", "from the third"]
 
     @in_the_job

@@ -18,6 +18,7 @@ mod connect;
 mod death;
 mod event;
 mod proc;
+mod recorded;
 mod start;
 mod stop;
 mod template;
@@ -196,11 +197,16 @@ impl Agent {
                 incarnation,
                 launch,
             } => self.respawn(now_ns, proc, incarnation, launch),
-            ToAgent::RecordActor { procs, mesh, payload } => self.record_actor(from, &procs, mesh, &payload),
+            ToAgent::RecordActor {
+                procs,
+                mesh,
+                start,
+                rest,
+            } => self.record_actor(from, &procs, mesh, (&start, &rest)),
             ToAgent::ForgetActor { procs, mesh } => {
                 for id in procs {
                     if let Some(proc) = self.procs.get_mut(&id) {
-                        proc.recorded.retain(|(of, _)| *of != mesh);
+                        proc.recorded.forget(mesh);
                     }
                 }
             }
@@ -230,19 +236,20 @@ impl Agent {
         }
     }
 
-    fn record_actor(&mut self, from: ProcId, procs: &[ProcId], mesh: MeshId, payload: &Bytes) {
+    fn record_actor(
+        &mut self,
+        from: ProcId,
+        procs: &[ProcId],
+        mesh: MeshId,
+        (start, rest): (&Bytes, &Bytes),
+    ) {
         for &id in procs {
             let Some(proc) = self.procs.get_mut(&id) else {
                 continue;
             };
-            let bytes = proc
-                .recorded
-                .iter()
-                .map(|(_, payload)| payload.len())
-                .sum::<usize>()
-                + payload.len();
+            let bytes = proc.recorded.bytes() + start.len() + rest.len();
             if bytes <= RECORDED_BYTES_MAX {
-                proc.recorded.push((mesh, payload.clone()));
+                proc.recorded.push(mesh, start, rest);
                 continue;
             }
             let text = format!(

@@ -173,14 +173,16 @@ pub enum ToAgent {
         /// What to start, or why the user's function gave nothing.
         launch: Result<Launch, String>,
     },
-    /// Keep this message of the constructor for later incarnations of these procs.
+    /// Keep this message of the constructor, in two pieces, for later incarnations of these procs.
     RecordActor {
         /// The procs.
         procs: Vec<ProcId>,
         /// The actor mesh.
         mesh: MeshId,
-        /// The message, opaque to the core.
-        payload: Bytes,
+        /// What the message begins with, opaque to the core, and the same for many.
+        start: Bytes,
+        /// The rest of it.
+        rest: Bytes,
     },
     /// The actor mesh has ended: its constructors are not run again.
     ForgetActor {

@@ -12,7 +12,7 @@ use roost_core::credit::{Amount, ReceiveWindow};
 use crate::message::{Mail, Message};
 use crate::node::Node;
 
-/// One actor's mailbox. Python's task for the actor takes messages from it; the data lane puts them in.
+/// One actor's mailbox. The data lane puts messages in; a worker takes them out, see [`Workplace`](crate::node::Workplace).
 #[pyclass(frozen, module = "roost._roost")]
 pub struct Cell {
     pub(crate) node: Py<Node>,
@@ -24,14 +24,28 @@ pub struct Cell {
 #[derive(Default)]
 struct CellState {
     mailbox: VecDeque<Box<Mail>>,
-    waiter: Option<Py<PyAny>>,
     running: Vec<Py<Message>>,
     senders: Vec<Sender>,
     runner: Option<Py<PyAny>>,
     /// Broadcasts were taken and their senders not told yet; the node knows, and tells them soon.
     owes_credit: bool,
+    standing: Standing,
+    /// The runner has something to do itself before the next message: it is to be constructed, or it ends.
+    due: bool,
     /// Set when the actor has ended: what whoever still writes to it is answered.
     ended: Option<Py<PyBytes>>,
+}
+
+/// Who is at an actor.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Standing {
+    /// Nobody: it has nothing to do.
+    #[default]
+    Idle,
+    /// It is in the node's queue.
+    Queued,
+    /// A worker.
+    Busy,
 }
 
 /// The window of one sender at this mailbox.
@@ -43,12 +57,29 @@ struct Sender {
 
 /// What became of a message that was put into a cell.
 pub(crate) enum Put {
-    /// Queued behind others, or the actor is busy.
+    /// Queued behind others, or the actor is busy or not there yet.
     Queued,
-    /// Queued, and this future must be set, with no lock held, so that the actor looks.
-    Wake(Py<PyAny>),
+    /// Queued, and a worker is wanted.
+    Ready,
     /// The actor has ended: the message goes back with the reason, and its credit too.
     Ended(Mail, Py<PyBytes>, Option<Amount>),
+}
+
+/// What the sender of a message that was taken is to be told.
+pub(crate) enum Due {
+    Nothing,
+    /// Its credit, now.
+    Now(Amount),
+    /// Its credit, soon: it was a broadcast, of which nothing else tells.
+    Soon,
+}
+
+/// What a worker finds at an actor.
+pub(crate) enum Next {
+    Nothing,
+    /// The runner has something to do itself.
+    Due(Py<PyAny>),
+    Mail(Py<PyAny>, Box<Mail>, Due),
 }
 
 /// What a cancel found.
@@ -91,10 +122,62 @@ impl Cell {
             return Put::Ended(mail, reason, credit);
         }
         state.mailbox.push_back(Box::new(mail));
-        match state.waiter.take() {
-            Some(waiter) => Put::Wake(waiter),
-            None => Put::Queued,
+        if state.standing != Standing::Idle || state.runner.is_none() {
+            return Put::Queued;
         }
+        state.standing = Standing::Queued;
+        Put::Ready
+    }
+
+    /// A worker turns to this actor.
+    pub(crate) fn next(&self, py: Python<'_>) -> Next {
+        let mut state = self.state();
+        let Some(runner) = state.runner.as_ref().map(|runner| runner.clone_ref(py)) else {
+            state.standing = Standing::Idle;
+            return Next::Nothing;
+        };
+        state.standing = Standing::Busy;
+        if std::mem::take(&mut state.due) {
+            return Next::Due(runner);
+        }
+        let Some(mail) = state.mailbox.pop_front() else {
+            state.standing = Standing::Idle;
+            return Next::Nothing;
+        };
+        let due = match Self::taken(&mut state, &mail) {
+            Some(amount) => Due::Now(amount),
+            None if mail.call == 0
+                && mail.session != u32::MAX
+                && !std::mem::replace(&mut state.owes_credit, true) =>
+            {
+                Due::Soon
+            }
+            None => Due::Nothing,
+        };
+        Next::Mail(runner, mail, due)
+    }
+
+    /// A worker has done what it took. Whether there is more to do.
+    pub(crate) fn rest(&self) -> bool {
+        let mut state = self.state();
+        if state.runner.is_some() && (state.due || !state.mailbox.is_empty()) {
+            state.standing = Standing::Queued;
+            return true;
+        }
+        state.standing = Standing::Idle;
+        // An actor that rests holds as little as it can: there may be thousands.
+        if state.mailbox.is_empty() {
+            state.mailbox = VecDeque::new();
+        }
+        if state.running.is_empty() {
+            state.running = Vec::new();
+        }
+        false
+    }
+
+    /// Note a message that a worker handles now.
+    pub(crate) fn started(&self, message: Py<Message>) {
+        self.state().running.push(message);
     }
 
     /// Drop or find the message of a call that was cancelled.
@@ -191,65 +274,33 @@ impl Cell {
             return Ok(());
         };
         visit.call(&state.runner)?;
-        visit.call(&state.waiter)?;
         state.running.iter().try_for_each(|message| visit.call(message))
     }
 
-    /// The next message, or None when there is none.
-    fn take(slf: &Bound<'_, Self>) -> PyResult<Option<Py<Message>>> {
-        let py = slf.py();
-        let cell = slf.get();
-        let (mail, grant, owes) = {
-            let mut state = cell.state();
-            let Some(mail) = state.mailbox.pop_front() else {
-                return Ok(None);
-            };
-            let grant = Self::taken(&mut state, &mail);
-            let is_broadcast = mail.call == 0 && mail.session != u32::MAX;
-            let owes = is_broadcast && grant.is_none() && !std::mem::replace(&mut state.owes_credit, true);
-            (mail, grant, owes)
-        };
-        if owes {
-            cell.node.get().grant_soon(py, cell.mesh, cell.slot)?;
-        }
-        mail.mark_started();
-        if let Some(amount) = grant {
-            cell.node.get().grant(
-                py,
-                (mail.sender, mail.incarnation),
-                (cell.mesh, cell.slot),
-                amount,
-            )?;
-        }
-        let message = Py::new(py, Message::new(*mail, slf.clone().unbind()))?;
-        cell.state().running.push(message.clone_ref(py));
-        Ok(Some(message))
-    }
-
-    /// A future that is done when there may be a message.
-    fn wait(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let future = self.node.get().hooks()?.create_future.call0(py)?;
-        let mut state = self.state();
-        if state.mailbox.is_empty() && state.ended.is_none() {
-            let old = state.waiter.replace(future.clone_ref(py));
-            drop(state);
-            drop(old);
-        } else {
-            drop(state);
-            set_result(future.bind(py), py.None().bind(py))?;
-        }
-        Ok(future)
-    }
-
-    /// The actor's runner, which hears of cancels.
-    fn set_runner(&self, runner: Py<PyAny>) {
-        let old = self.state().runner.replace(runner);
+    /// A new life: this runner is to be constructed by the next worker, then handles the messages.
+    fn start(slf: &Bound<'_, Self>, runner: Py<PyAny>) -> PyResult<()> {
+        let old = slf.get().state().runner.replace(runner);
         drop(old);
+        Self::rouse(slf)
+    }
+
+    /// Have a worker look at the runner itself, which ends, as soon as none is at it.
+    fn rouse(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let cell = slf.get();
+        {
+            let mut state = cell.state();
+            state.due = true;
+            if state.standing != Standing::Idle {
+                return Ok(());
+            }
+            state.standing = Standing::Queued;
+        }
+        cell.node.get().queue(slf.py(), slf.clone().unbind())
     }
 
     /// End the actor: what waits in the mailbox, and what comes later, is answered with `reason` (see `Hosting`).
     fn close(&self, py: Python<'_>, reason: &Bound<'_, PyBytes>) -> PyResult<()> {
-        let (mailbox, waiter, credits) = {
+        let (mailbox, credits) = {
             let mut state = self.state();
             if state.ended.is_none() {
                 state.ended = Some(reason.clone().unbind());
@@ -257,11 +308,8 @@ impl Cell {
             let mailbox = std::mem::take(&mut state.mailbox);
             let credits: Vec<Option<Amount>> =
                 mailbox.iter().map(|mail| Self::taken(&mut state, mail)).collect();
-            (mailbox, state.waiter.take(), credits)
+            (mailbox, credits)
         };
-        if let Some(waiter) = waiter {
-            wake(py, &waiter)?;
-        }
         let node = self.node.get();
         for (mail, credit) in mailbox.iter().zip(credits) {
             if let Some(amount) = credit {
@@ -283,10 +331,21 @@ impl Cell {
         drop(reason);
     }
 
+    /// The runner of its present life; None when that has ended.
+    #[getter(runner)]
+    fn runner_now(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.runner(py)
+    }
+
     /// Forget the runner, so that a stopped actor keeps nothing alive. The messages that still run.
     fn release(&self) -> Vec<Py<Message>> {
         let (runner, running) = {
             let mut state = self.state();
+            // A worker that hangs in this actor's endpoint is not the next one's.
+            if state.standing == Standing::Busy {
+                state.standing = Standing::Idle;
+            }
+            state.due = false;
             (state.runner.take(), std::mem::take(&mut state.running))
         };
         drop(runner);
@@ -336,4 +395,4 @@ pub(crate) fn wake(py: Python<'_>, waiter: &Py<PyAny>) -> PyResult<()> {
 }
 
 /// All actors of one mesh in this process, by slot.
-pub(crate) type Cells = Vec<Option<Py<Cell>>>;
+pub(crate) type Cells = Vec<Py<Cell>>;

@@ -14,6 +14,7 @@ pub(crate) struct Own {
     pub(crate) readable: Py<PyAny>,
     pub(crate) writable: Py<PyAny>,
     pub(crate) grant_owed: Py<PyAny>,
+    pub(crate) relay: Py<PyAny>,
 }
 
 /// What Python lends to the data lane. Every one is called on the loop's own thread, with no lock held.
@@ -55,6 +56,8 @@ pub(crate) struct Hooks {
     pub(crate) connect: Py<PyAny>,
     /// `system(message, runs)`: a message for Roost itself.
     pub(crate) system: Py<PyAny>,
+    /// `work()`: one more worker is wanted.
+    pub(crate) work: Py<PyAny>,
     /// `cancelled(runner, message)`: a caller cancelled a running message.
     pub(crate) cancelled: Py<PyAny>,
     /// `undelivered(sender, endpoint, reason)`: a broadcast that its actor did not take.
@@ -114,6 +117,7 @@ impl Hooks {
             handling: get("handling")?,
             connect: get("connect")?,
             system: get("system")?,
+            work: get("work")?,
             cancelled: get("cancelled")?,
             port_item: get("port_item")?,
             broken: get("broken")?,
@@ -126,6 +130,7 @@ impl Hooks {
                 readable: get("readable")?,
                 writable: get("writable")?,
                 grant_owed: get("grant_owed")?,
+                relay: get("relay")?,
             })),
             reply_keywords: [("loop", loop_.clone_ref(py))].into_py_dict(py)?.unbind(),
             call_name: PyString::intern(py, "_call").unbind(),
@@ -170,6 +175,7 @@ impl Hooks {
             &self.handling,
             &self.connect,
             &self.system,
+            &self.work,
             &self.cancelled,
             &self.undelivered,
             &self.port_item,

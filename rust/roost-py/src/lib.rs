@@ -25,6 +25,7 @@ mod peer;
 mod pending;
 mod plain;
 mod segment;
+mod spawns;
 mod targets;
 mod verb;
 

@@ -76,8 +76,10 @@ impl Mail {
     }
 }
 
+/// Arguments and keywords.
+type Opened<'py> = (Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
 /// A function, its arguments and its keywords.
-type Quick<'py> = (Py<PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
+pub(crate) type Quick<'py> = (Py<PyAny>, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
 
 /// A message that an actor handles now.
 #[pyclass(frozen, module = "roost._roost")]
@@ -112,6 +114,21 @@ impl Message {
         self.answered.load(Ordering::Relaxed)
     }
 
+    /// What a worker needs to run this message at once: an `async def` endpoint that runs alone. None for any other, which
+    /// Python looks at itself.
+    pub(crate) fn quick<'py>(&self, py: Python<'py>) -> PyResult<Option<Quick<'py>>> {
+        let Some(quick) = self
+            .mail
+            .endpoint
+            .as_ref()
+            .and_then(|endpoint| endpoint.quick.as_ref())
+        else {
+            return Ok(None);
+        };
+        let (args, kwargs) = self.open(py)?;
+        Ok(Some((quick.clone_ref(py), args, kwargs)))
+    }
+
     /// The first answer counts.
     fn answer(&self, py: Python<'_>, status: ReplyStatus, payload: &Payload) -> PyResult<()> {
         if self.answered.swap(true, Ordering::Relaxed) {
@@ -129,30 +146,15 @@ impl Message {
 #[pymethods]
 impl Message {
     /// The arguments: (args, kwargs or None). Raises what unpickling raised.
-    fn open<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+    fn open<'py>(&self, py: Python<'py>) -> PyResult<Opened<'py>> {
         let cell = self.cell.get();
         let value = self.mail.payload.load(py, cell.node.get().hooks()?)?;
         self.loaded.store(true, Ordering::Relaxed);
         if value.is_exact_instance_of::<PyTuple>() {
-            return Ok((value, py.None().into_bound(py)));
+            return Ok((value, None));
         }
         // With keywords it is a list of the tuple and the dict.
-        Ok((value.get_item(0)?, value.get_item(1)?))
-    }
-
-    /// What the actor's task needs to run this message at once: (function, args, kwargs or None), for an `async def`
-    /// endpoint that runs alone; None for any other, which Python looks at itself.
-    fn quick<'py>(&self, py: Python<'py>) -> PyResult<Option<Quick<'py>>> {
-        let Some(quick) = self
-            .mail
-            .endpoint
-            .as_ref()
-            .and_then(|endpoint| endpoint.quick.as_ref())
-        else {
-            return Ok(None);
-        };
-        let (args, kwargs) = self.open(py)?;
-        Ok(Some((quick.clone_ref(py), args, kwargs)))
+        Ok((value.get_item(0)?, Some(value.get_item(1)?)))
     }
 
     /// Answer with a value. A value that cannot be sent raises, and the message is still to be answered.

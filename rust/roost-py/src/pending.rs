@@ -23,15 +23,18 @@ pub(crate) struct Pending {
 pub(crate) enum Answers {
     /// One rank: the usual call.
     One { proc: u64, sequence: u64 },
-    /// Every rank of a mesh, or a stream.
-    Many {
-        targets: Py<Targets>,
-        /// One a place of `targets`.
-        sequences: Vec<u64>,
-        /// By rank.
-        answered: Vec<bool>,
-        remaining: u32,
-    },
+    /// Every rank of a mesh, or a stream. Boxed, since the table of calls is as wide as its widest.
+    Many(Box<Many>),
+}
+
+/// Who of a mesh has answered.
+pub(crate) struct Many {
+    pub(crate) targets: Py<Targets>,
+    /// One a place of `targets`.
+    pub(crate) sequences: Vec<u64>,
+    /// By rank.
+    pub(crate) answered: Vec<bool>,
+    pub(crate) remaining: u32,
 }
 
 /// A broadcast that left, as long as its actor has not surely taken it out of its mailbox.
@@ -69,16 +72,14 @@ impl Pending {
     pub(crate) fn answered(&mut self, rank: u32) -> bool {
         match &mut self.answers {
             Answers::One { .. } => true,
-            Answers::Many {
-                answered, remaining, ..
-            } => {
-                if let Some(one) = answered.get_mut(rank as usize)
+            Answers::Many(many) => {
+                if let Some(one) = many.answered.get_mut(rank as usize)
                     && !*one
                 {
                     *one = true;
-                    *remaining -= 1;
+                    many.remaining -= 1;
                 }
-                *remaining == 0
+                many.remaining == 0
             }
         }
     }
@@ -101,15 +102,14 @@ impl Pending {
     fn sequence(&mut self, of: u64) -> Option<&mut u64> {
         match &mut self.answers {
             Answers::One { sequence, .. } => Some(sequence),
-            Answers::Many {
-                targets, sequences, ..
-            } => {
-                let at = targets
+            Answers::Many(many) => {
+                let at = many
+                    .targets
                     .get()
                     .places
                     .iter()
                     .position(|place| place.proc.get() == of)?;
-                sequences.get_mut(at)
+                many.sequences.get_mut(at)
             }
         }
     }
@@ -129,15 +129,10 @@ impl Pending {
     pub(crate) fn on(&self, dead: u64) -> Option<(Vec<u32>, u64)> {
         match &self.answers {
             Answers::One { proc, sequence } => (*proc == dead).then(|| (Vec::new(), *sequence)),
-            Answers::Many {
-                targets,
-                sequences,
-                answered,
-                ..
-            } => {
-                let places = targets.get().places.iter().zip(sequences);
-                let (place, sequence) = places.into_iter().find(|(place, _)| place.proc.get() == dead)?;
-                let open = |rank: &u32| !answered.get(*rank as usize).copied().unwrap_or(true);
+            Answers::Many(many) => {
+                let mut places = many.targets.get().places.iter().zip(&many.sequences);
+                let (place, sequence) = places.find(|(place, _)| place.proc.get() == dead)?;
+                let open = |rank: &u32| !many.answered.get(*rank as usize).copied().unwrap_or(true);
                 let ranks: Vec<u32> = place.ranks().into_iter().filter(open).collect();
                 (!ranks.is_empty()).then_some((ranks, *sequence))
             }
@@ -148,7 +143,8 @@ impl Pending {
     pub(crate) fn procs(&self) -> Vec<u64> {
         match &self.answers {
             Answers::One { proc, .. } => vec![*proc],
-            Answers::Many { targets, .. } => targets
+            Answers::Many(many) => many
+                .targets
                 .get()
                 .places
                 .iter()

@@ -1,6 +1,6 @@
 //! `Targets`: where a message to a mesh, or to a slice of one, goes; worked out once per handle.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -9,6 +9,9 @@ use roost_core::wire::{Run, RunsBuffer};
 
 /// One run as Python gives it: slot, count, slot stride, rank, rank stride.
 type RunTuple = (u32, u32, u32, u32, u32);
+
+/// Most meshes are of one rank.
+static NO_SIZES: LazyLock<Arc<[u8]>> = LazyLock::new(|| Arc::from([]));
 
 /// The procs and slots that a handle stands for.
 #[pyclass(frozen, module = "roost._roost")]
@@ -75,7 +78,11 @@ impl Targets {
             places: made,
             size,
             slots,
-            sizes: sizes.into(),
+            sizes: if sizes.is_empty() {
+                Arc::clone(&NO_SIZES)
+            } else {
+                sizes.into()
+            },
             wait_while_down,
         })
     }

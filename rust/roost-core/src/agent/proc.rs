@@ -1,8 +1,9 @@
 //! What the agent knows of one proc.
 
+use super::recorded::Recorded;
 use super::template::TemplateId;
 use super::{Seen, Signal};
-use crate::control::{Bytes, Death, Environ, Exit, Launch, Status, Times};
+use crate::control::{Death, Environ, Exit, Launch, Status, Times};
 use crate::id::{Incarnation, MeshId, ProcId};
 use crate::limits::STARTED_SLOTS;
 use crate::restart::{History, Policy};
@@ -66,7 +67,7 @@ pub(super) struct Proc {
     pub(super) history: History,
     /// Deaths that the policy mended, oldest first.
     pub(super) earlier: Vec<Death>,
-    pub(super) recorded: Vec<(MeshId, Bytes)>,
+    pub(super) recorded: Recorded,
 
     pub(super) incarnation: Incarnation,
     pub(super) phase: Phase,
@@ -127,7 +128,7 @@ impl Proc {
             ask,
             history: History::default(),
             earlier: Vec::new(),
-            recorded: Vec::new(),
+            recorded: Recorded::default(),
             incarnation: Incarnation::default(),
             phase: Phase::Queued,
             times: Times::default(),

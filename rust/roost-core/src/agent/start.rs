@@ -49,7 +49,7 @@ impl Agent {
 
     fn announce_starting(&mut self, id: ProcId) {
         let Some(proc) = self.procs.get(&id) else { return };
-        let actors = proc.recorded.iter().map(|(mesh, _)| *mesh).collect();
+        let actors = proc.recorded.meshes();
         let status = Status::Starting {
             times: proc.times,
             actors,
@@ -87,7 +87,7 @@ impl Agent {
             source,
             command: proc.launch.command.clone(),
             spec: proc.launch.spec.clone(),
-            recorded: proc.recorded.iter().map(|(_, payload)| payload.clone()).collect(),
+            recorded: proc.recorded.payloads(),
             logs: proc.logs,
         };
         let own = proc.take_slot();

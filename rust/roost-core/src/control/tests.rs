@@ -101,11 +101,12 @@ fn golden_bytes() {
 
 #[test]
 fn what_fits_no_packet_goes_beside_it() {
-    let payload: Bytes = vec![7; CONTROL_PACKET_BYTES_MAX].into();
+    let rest: Bytes = vec![7; CONTROL_PACKET_BYTES_MAX].into();
     let message = ToAgent::RecordActor {
         procs: vec![proc(1)],
         mesh: MeshId::new(2).expect("not zero"),
-        payload,
+        start: b"start".as_slice().into(),
+        rest,
     };
     let (packet, long) = encode(&message).expect("within the limits");
     assert!(packet.len() < 16 && long.is_some());

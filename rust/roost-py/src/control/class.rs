@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict, PyList};
-use roost_core::control::{Environ, Launch, Rank, Spawn, TemplateKey, ToAgent, ToClient};
+use roost_core::control::{Bytes, Environ, Launch, Rank, Spawn, TemplateKey, ToAgent, ToClient};
 use roost_core::id::{Incarnation, JobId, ProcId};
 use rustix::process::{child_subreaper, getpid, set_child_subreaper};
 
@@ -236,18 +237,24 @@ impl Control {
         })
     }
 
-    /// Keep constructors' messages for later incarnations: [(proc, mesh, message)]. All at once, since the control thread
-    /// wakes up for each request.
-    fn record_actors(&self, records: Vec<(u64, u64, Vec<u8>)>) -> PyResult<()> {
+    /// Keep constructors' messages for later incarnations: [(proc, mesh, plan, the rest of the message)]. All at once, since
+    /// the control thread wakes up for each request.
+    fn record_actors(&self, records: Vec<(u64, u64, PyBackedBytes, PyBackedBytes)>) -> PyResult<()> {
         self.check_process()?;
-        let record = |(proc, mesh, payload): (u64, u64, Vec<u8>)| -> PyResult<Command> {
-            let (procs, mesh) = (proc_ids(&[proc])?, mesh_id(mesh)?);
-            Ok(Command::Message(ToAgent::RecordActor {
-                procs,
-                mesh,
-                payload: payload.into(),
-            }))
-        };
+        let mut last = Bytes::from(Vec::new());
+        let record =
+            |(proc, mesh, plan, rest): (u64, u64, PyBackedBytes, PyBackedBytes)| -> PyResult<Command> {
+                let (procs, mesh) = (proc_ids(&[proc])?, mesh_id(mesh)?);
+                if *last != *plan {
+                    last = Bytes::from(&*plan);
+                }
+                Ok(Command::Message(ToAgent::RecordActor {
+                    procs,
+                    mesh,
+                    start: last.clone(),
+                    rest: Bytes::from(&*rest),
+                }))
+            };
         let commands = records.into_iter().map(record).collect::<PyResult<Vec<_>>>()?;
         self.shared.commands(&self.ends, commands).map_err(|_| full())
     }

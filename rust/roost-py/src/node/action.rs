@@ -15,8 +15,12 @@ use crate::peer::Offer;
 
 /// What is to be done in Python once the lock is released.
 pub(crate) enum Action {
-    /// Set this future: an actor has a message.
+    /// Set this future: a worker has something to do, or somebody has room.
     Wake(Py<PyAny>),
+    /// Start one more worker.
+    Work,
+    /// Look at the end of this turn of the loop whether a worker left something undone.
+    Relay,
     /// A value arrived.
     Value {
         sink: Py<PyAny>,
@@ -101,6 +105,14 @@ impl Node {
     fn act_once(&self, py: Python<'_>, hooks: &Hooks, action: Action) -> PyResult<()> {
         match action {
             Action::Wake(waiter) => crate::cell::wake(py, &waiter)?,
+            Action::Work => {
+                hooks.work.call0(py)?;
+            }
+            Action::Relay => {
+                if let Some(relay) = hooks.own(py, |own| &own.relay) {
+                    hooks.call_soon.call1(py, (relay,))?;
+                }
+            }
             Action::Value {
                 sink,
                 rank,

@@ -131,7 +131,7 @@ impl State {
         let Some(pending) = self.pending.get_mut(&call) else {
             return;
         };
-        let many = matches!(pending.answers, Answers::Many { .. });
+        let many = matches!(pending.answers, Answers::Many(_));
         let last = status != ReplyStatus::Item && pending.answered(rank);
         let sink = if last {
             let Some(mut done) = self.pending.remove(&call) else {
@@ -215,8 +215,8 @@ pub(super) fn proc_of(node: &Node, call: u64, rank: u32) -> Option<u64> {
     let state = node.lock();
     match &state.pending.get(&call)?.answers {
         Answers::One { proc, .. } => Some(*proc),
-        Answers::Many { targets, .. } => {
-            let places = &targets.get().places;
+        Answers::Many(many) => {
+            let places = &many.targets.get().places;
             places
                 .iter()
                 .find(|place| place.ranks().contains(&rank))

@@ -35,7 +35,7 @@ impl State {
         actions: &mut Vec<Action>,
     ) {
         for hosted in self.meshes.values() {
-            for cell in hosted.cells.iter().flatten() {
+            for cell in &hosted.cells {
                 match cell.get().cancel(py, sender, cancel.call, cancel.rank) {
                     Cancelled::Nothing => {}
                     Cancelled::Queued(mail, credit) => {

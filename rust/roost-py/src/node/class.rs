@@ -7,14 +7,15 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
 use roost_core::credit::Amount;
 use roost_core::id::{Incarnation, JobId};
 use roost_core::wire::{Hello, Version};
 
 use super::losing::Lost;
-use super::{Node, State, answering, connecting, hosting, ports, sending};
+use super::working::Work;
+use super::{Node, State, Workplace, answering, connecting, hosting, ports, sending, working};
 use crate::cell::Cell;
 use crate::hooks::Hooks;
 use crate::ids::IdMap;
@@ -70,6 +71,7 @@ impl Node {
                 bytes: limit("queue_bytes_max")?,
             },
             last_sizes: Arc::from([]),
+            work: Workplace::default(),
             tables: HashMap::new(),
             map: None,
             refusal: None,
@@ -93,6 +95,7 @@ impl Node {
         hooks.set_item("readable", slf.getattr("readable")?)?;
         hooks.set_item("writable", slf.getattr("writable")?)?;
         hooks.set_item("grant_owed", slf.getattr("grant_owed")?)?;
+        hooks.set_item("relay", slf.getattr("relay")?)?;
         let made = Hooks::from_dict(hooks)?;
         node.lock().map = Some(made.map.clone_ref(slf.py()));
         if node.hooks.set(made).is_err() || node.thread.set(std::thread::current().id()).is_err() {
@@ -141,14 +144,13 @@ impl Node {
     }
 
     /// Make the actors of a mesh known: one cell a slot. Messages that came early are put in.
-    #[expect(clippy::needless_pass_by_value, reason = "Python's list becomes a Vec")]
-    fn host(
-        slf: &Bound<'_, Self>,
+    fn host<'py>(
+        slf: &Bound<'py, Self>,
         mesh: u64,
-        slots: Vec<u32>,
-        endpoints: &Bound<'_, PyDict>,
-    ) -> PyResult<Vec<Py<Cell>>> {
-        hosting::host(slf, mesh, &slots, endpoints)
+        count: u32,
+        endpoints: &Bound<'py, PyDict>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        hosting::host(slf, mesh, count, endpoints)
     }
 
     /// Forget the actors of a mesh; later messages for it are answered with `reason` while `close` of their cells lasts.
@@ -172,6 +174,12 @@ impl Node {
         runs: Vec<(u32, u32, u32, u32, u32)>,
     ) -> PyResult<()> {
         sending::send_system(self, py, proc, mesh, name, payload, runs)
+    }
+
+    /// Have a proc make the actors of a mesh, together with others of this turn of the loop: `plan` with its length, and the
+    /// rest of the message (see spawns.rs). In order with everything else to that proc.
+    fn send_spawn(&self, py: Python<'_>, proc: u64, mesh: u64, plan: &[u8], rest: &[u8]) -> PyResult<()> {
+        sending::send_spawn(self, py, proc, mesh, plan, rest)
     }
 
     /// Send a value to a port of another proc.
@@ -268,6 +276,36 @@ impl Node {
     /// The socket of this proc can be read.
     fn readable(&self, py: Python<'_>, proc: u64) -> PyResult<()> {
         self.read_from(py, proc)
+    }
+
+    /// The next thing to do for a worker of this process; `last` is the actor that it was at, None for one that just woke up.
+    fn take<'py>(&self, py: Python<'py>, last: Option<&Bound<'py, Cell>>) -> PyResult<Option<Work<'py>>> {
+        self.next_work(py, last)
+    }
+
+    /// A worker ends; `last` is the actor that it was at.
+    fn leave(&self, py: Python<'_>, last: Option<&Bound<'_, Cell>>) -> PyResult<()> {
+        working::leave(self, py, last)
+    }
+
+    /// A future that is done when there is something to do for the worker that asks.
+    fn wait(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        working::wait(self, py)
+    }
+
+    /// A worker that waited with this future was cancelled.
+    fn quit(&self, py: Python<'_>, future: &Bound<'_, PyAny>) -> PyResult<()> {
+        working::quit(self, py, future)
+    }
+
+    /// Workers that wait look once more, and end: this process does.
+    fn end_workers(&self, py: Python<'_>) -> PyResult<()> {
+        working::end_workers(self, py)
+    }
+
+    /// Somebody goes on with what a worker left undone that waits now.
+    fn relay(&self, py: Python<'_>) -> PyResult<()> {
+        working::relay(self, py)
     }
 
     /// A proc's incarnation has ended: read the rest of what it sent, then give up on what it did not answer.

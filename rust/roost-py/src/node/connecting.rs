@@ -133,7 +133,7 @@ pub(super) fn forget_owned(node: &Node, mesh: u64, procs: &[u64]) {
 
 pub(super) fn close(node: &Node, py: Python<'_>) -> PyResult<()> {
     let mut actions = Vec::new();
-    let (peers, meshes, pending) = {
+    let (peers, meshes, pending, work) = {
         let mut state = node.lock();
         let peers = std::mem::take(&mut state.peers);
         for peer in peers.values() {
@@ -145,10 +145,11 @@ pub(super) fn close(node: &Node, py: Python<'_>) -> PyResult<()> {
             peers,
             std::mem::take(&mut state.meshes),
             std::mem::take(&mut state.pending),
+            std::mem::take(&mut state.work),
         )
     };
     let done = node.act(py, actions);
-    drop((peers, meshes, pending));
+    drop((peers, meshes, pending, work));
     if let Ok(hooks) = node.hooks() {
         hooks.close();
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use super::{Action, Node, State};
 use crate::cell::{Cell, Cells, Put};
@@ -14,7 +14,7 @@ use crate::payload::Payload;
 
 /// The actors of one mesh in this process.
 pub(crate) struct Hosted {
-    pub(crate) cells: Vec<Option<Py<Cell>>>,
+    pub(crate) cells: Cells,
     pub(crate) endpoints: Arc<Endpoints>,
 }
 
@@ -35,6 +35,15 @@ impl Node {
 }
 
 impl State {
+    /// Meshes are about to be made: what comes with that in one read is not early, it waits for them.
+    pub(super) fn expect_meshes(&mut self, spawns: &[u8]) {
+        for mesh in crate::spawns::meshes(spawns) {
+            if !self.meshes.contains_key(&mesh) {
+                self.early.entry(mesh).or_default();
+            }
+        }
+    }
+
     /// Put a message into a mailbox of this process, or keep it for a mesh that is on its way.
     pub(crate) fn put(
         &mut self,
@@ -45,8 +54,7 @@ impl State {
         actions: &mut Vec<Action>,
     ) {
         let Some(hosted) = self.meshes.get(&mesh) else {
-            let early = self.early.entry(mesh).or_default();
-            if early.is_empty() {
+            let early = self.early.entry(mesh).or_insert_with(|| {
                 let payload = Payload::plain(PyBytes::new(py, b"").unbind());
                 actions.push(Action::System {
                     name: ".early".to_owned(),
@@ -55,11 +63,12 @@ impl State {
                     ranks: Vec::new(),
                     payload,
                 });
-            }
+                Vec::new()
+            });
             early.push((slot, mail));
             return;
         };
-        let Some(cell) = hosted.cells.get(slot as usize).and_then(Option::as_ref) else {
+        let Some(cell) = hosted.cells.get(slot as usize) else {
             let reason = PyBytes::new(py, b"").unbind();
             actions.push(Action::Bounce { mail, reason });
             return;
@@ -70,7 +79,10 @@ impl State {
         }
         match cell.get().put(py, mail) {
             Put::Queued => {}
-            Put::Wake(waiter) => actions.push(Action::Wake(waiter)),
+            Put::Ready => {
+                let cell = cell.clone_ref(py);
+                self.work.queue(cell, actions);
+            }
             Put::Ended(mail, reason, credit) => {
                 if let Some(amount) = credit {
                     actions.push(Action::Grant {
@@ -85,47 +97,39 @@ impl State {
     }
 }
 
-pub(super) fn host(
-    slf: &Bound<'_, Node>,
+pub(super) fn host<'py>(
+    slf: &Bound<'py, Node>,
     mesh: u64,
-    slots: &[u32],
-    endpoints: &Bound<'_, PyDict>,
-) -> PyResult<Vec<Py<Cell>>> {
+    count: u32,
+    endpoints: &Bound<'py, PyDict>,
+) -> PyResult<Bound<'py, PyTuple>> {
     let py = slf.py();
-    let table = slf.get().endpoints_of(endpoints)?;
-    let mut cells = Vec::with_capacity(slots.len());
-    for &slot in slots {
+    let endpoints = slf.get().endpoints_of(endpoints)?;
+    let mut cells = Cells::with_capacity(count as usize);
+    for slot in 0..count {
         cells.push(Py::new(py, Cell::new(slf.clone().unbind(), mesh, slot))?);
     }
+    let made = PyTuple::new(py, &cells)?;
     let node = slf.get();
-    node.hosted.fetch_add(slots.len(), Ordering::Relaxed);
+    node.hosted.fetch_add(cells.len(), Ordering::Relaxed);
     let mut actions = Vec::new();
     {
         let mut state = node.lock();
-        let hosted = state.meshes.entry(mesh).or_insert_with(|| Hosted {
-            cells: Cells::new(),
-            endpoints: table,
-        });
-        for (slot, cell) in slots.iter().zip(&cells) {
-            let at = *slot as usize;
-            if hosted.cells.len() <= at {
-                hosted.cells.resize_with(at + 1, || None);
-            }
-            hosted.cells[at] = Some(cell.clone_ref(py));
+        if let Some(old) = state.meshes.insert(mesh, Hosted { cells, endpoints }) {
+            actions.push(Action::Drop(old.cells.into_iter().map(Py::into_any).collect()));
         }
         for (slot, mail) in state.early.remove(&mesh).unwrap_or_default() {
             state.put(py, mesh, slot, mail, &mut actions);
         }
     }
     node.act(py, actions)?;
-    Ok(cells)
+    Ok(made)
 }
 
 pub(super) fn forget(node: &Node, py: Python<'_>, mesh: u64) {
     let gone = node.lock().meshes.remove(&mesh);
     if let Some(hosted) = gone {
-        node.hosted
-            .fetch_sub(hosted.cells.iter().flatten().count(), Ordering::Relaxed);
+        node.hosted.fetch_sub(hosted.cells.len(), Ordering::Relaxed);
         let _ = py;
         drop(hosted);
     }

@@ -14,6 +14,7 @@
 //! | `cancelling` | calls that are given up |
 //! | `losing` | what a proc's death leaves |
 //! | `hosting` | the actors of this process |
+//! | `working` | which of them have something to do, and the workers that do it |
 //! | `ports` | values outside calls |
 
 mod action;
@@ -26,6 +27,7 @@ mod losing;
 mod ports;
 mod receiving;
 mod sending;
+mod working;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -40,6 +42,7 @@ use roost_core::wire::Hello;
 
 pub(crate) use self::action::Action;
 use self::hosting::Hosted;
+pub(crate) use self::working::Workplace;
 use crate::endpoints::Endpoints;
 use crate::hooks::Hooks;
 use crate::ids::IdMap;
@@ -95,6 +98,8 @@ pub(crate) struct State {
     pub(crate) room: Vec<Py<PyAny>>,
     /// Names and sizes seen on messages, shared between them.
     pub(crate) last_sizes: Arc<[u8]>,
+    /// The actors of this process with something to do, and who does it.
+    pub(crate) work: Workplace,
 }
 
 impl Node {

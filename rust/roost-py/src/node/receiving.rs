@@ -69,7 +69,7 @@ impl State {
         for (mesh, slot, amount) in granted {
             free.extend(link.grant(mesh, slot, amount));
         }
-        let stalled = !link.stalled.is_empty();
+        let stalled = link.is_held_up();
         let ack = link.session.ack_due();
         if let Some(peer) = self.peers.get_mut(&proc) {
             peer.link = Some(link);
@@ -203,6 +203,9 @@ impl State {
     ) {
         let mesh = header.mesh.get();
         if header.endpoint.starts_with('.') {
+            if header.endpoint == ".spawn" {
+                self.expect_meshes(payload.pickle.as_bytes(py));
+            }
             let ranks = header.runs.targets().collect();
             let name = header.endpoint.to_owned();
             actions.push(Action::System {

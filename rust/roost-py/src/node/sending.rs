@@ -274,6 +274,32 @@ pub(super) fn send_system(
     node.act(py, actions)
 }
 
+pub(super) fn send_spawn(
+    node: &Node,
+    py: Python<'_>,
+    proc: u64,
+    mesh: u64,
+    plan: &[u8],
+    rest: &[u8],
+) -> PyResult<()> {
+    let mut actions = Vec::new();
+    let sent = {
+        let mut state = node.lock();
+        let first = mesh_id(mesh)?;
+        let link = state.live_link(proc).filter(|link| link.stalled.is_empty());
+        let sent = link.is_some_and(|link| link.spawn(first, plan, rest).is_ok());
+        if sent {
+            state.wrote(proc, &mut actions);
+        }
+        sent
+    };
+    if sent {
+        return node.act(py, actions);
+    }
+    let payload = PyBytes::new(py, &[plan, rest].concat()).unbind();
+    send_system(node, py, proc, mesh, ".spawn", payload, Vec::new())
+}
+
 pub(super) fn flush(node: &Node, py: Python<'_>) -> PyResult<()> {
     let mut actions = Vec::new();
     {

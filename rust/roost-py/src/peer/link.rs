@@ -2,12 +2,16 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use roost_core::id::MeshId;
 use roost_core::session::SessionError;
-use roost_core::wire::{FrameHeader, Part as WirePart, SegmentPart as WireSegment};
+use roost_core::wire::{
+    Chain, FrameHeader, MessageHeader, Part as WirePart, RunsBuffer, SegmentPart as WireSegment,
+};
 
 use super::{Link, Offer};
 use crate::payload::{Part, Payload};
 use crate::segment::Way;
+use crate::spawns::Spawns;
 
 /// The frame has to wait until its receiver has mapped a segment: like a session without room.
 const WAITS_FOR_SEGMENT: SessionError = SessionError::Full {
@@ -16,7 +20,50 @@ const WAITS_FOR_SEGMENT: SessionError = SessionError::Full {
     limit: 0,
 };
 
+/// Constructors that go together in one message: the receiver begins while the next are made.
+const SPAWNS_BYTES_MAX: usize = 4 << 10;
+
 impl Link {
+    /// Have a mesh made there, together with others.
+    pub(crate) fn spawn(&mut self, mesh: MeshId, plan: &[u8], rest: &[u8]) -> Result<(), SessionError> {
+        if let Some(spawns) = &mut self.spawns
+            && spawns.bytes.len() < SPAWNS_BYTES_MAX
+            && spawns.add(plan, rest)
+        {
+            return Ok(());
+        }
+        self.push_spawns()?;
+        self.spawns = Some(Spawns::new(mesh, plan, rest));
+        Ok(())
+    }
+
+    /// Put the message that makes meshes into the session.
+    pub(super) fn push_spawns(&mut self) -> Result<(), SessionError> {
+        if let Some(spawns) = self.spawns.take() {
+            let nobody = RunsBuffer::new();
+            let header = MessageHeader {
+                call: 0,
+                mesh: spawns.first,
+                deadline_ns: 0,
+                flags: 0,
+                runs: nobody.as_runs(),
+                endpoint: ".spawn",
+                sizes: &[],
+                chain: Chain::EMPTY,
+            };
+            if let Err(error) = self.session.push(&header, &[WirePart::Inline(&spawns.bytes)]) {
+                self.spawns = Some(spawns);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether something waits for room in the session.
+    pub(crate) fn is_held_up(&self) -> bool {
+        !self.stalled.is_empty() || self.spawns.is_some()
+    }
+
     /// Put a frame with parts into the session. On an error nothing was sent, and it must wait with what comes after it.
     pub(crate) fn push<H: FrameHeader>(
         &mut self,
@@ -25,6 +72,7 @@ impl Link {
         header: &H,
         payload: &Payload,
     ) -> Result<u64, SessionError> {
+        self.push_spawns()?;
         let pickle = WirePart::Inline(payload.pickle.as_bytes(py));
         let Some(parts) = &payload.parts else {
             return self.session.push(header, &[pickle]);

@@ -25,6 +25,7 @@ use crate::ids::IdMap;
 use crate::outgoing::Outgoing;
 use crate::payload::Payload;
 use crate::pending::Awaited;
+use crate::spawns::Spawns;
 
 /// How a proc stands with us.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -74,6 +75,8 @@ pub(crate) struct Link {
     awaited: HashMap<(u64, u32), VecDeque<Awaited>>,
     /// Frames that wait for room in the session.
     pub(crate) stalled: VecDeque<Stalled>,
+    /// Meshes that are to be made there, until something else is sent or this turn of the loop ends.
+    spawns: Option<Spawns>,
     /// Segments whose descriptor must be handed to this receiver.
     pub(crate) offers: Vec<Offer>,
 }
@@ -144,6 +147,7 @@ impl Link {
             waiting: HashMap::new(),
             awaited: HashMap::new(),
             stalled: VecDeque::new(),
+            spawns: None,
             offers: Vec::new(),
         }
     }

@@ -21,6 +21,8 @@ impl Link {
         if self.closed {
             return false;
         }
+        // Without room they wait for the next acknowledgement.
+        let _ = self.push_spawns();
         if self.session.ack_due() {
             self.session.push_ack();
         }

@@ -9,7 +9,7 @@ use crate::hooks::Hooks;
 use crate::message::Message;
 use crate::node::{Action, Node, State};
 use crate::peer::Sent;
-use crate::pending::{Answers, Pending, UNSENT};
+use crate::pending::{Answers, Many, Pending, UNSENT};
 use crate::targets::{Place, Targets};
 
 /// Why nothing was sent.
@@ -167,12 +167,12 @@ impl Verb {
                 proc: place.proc.get(),
                 sequence: UNSENT,
             },
-            _ => Answers::Many {
+            _ => Answers::Many(Box::new(Many {
                 targets: self.targets.clone_ref(py),
                 sequences: vec![UNSENT; targets.places.len()],
                 answered: vec![false; targets.size as usize],
                 remaining: targets.size,
-            },
+            })),
         };
         Pending {
             sink: sink.clone_ref(py),

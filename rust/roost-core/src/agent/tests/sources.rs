@@ -215,14 +215,15 @@ fn recorded_constructors_go_to_later_incarnations() {
         ..spawn(&[1, 2])
     });
     for (number, payload) in [(20, "first"), (21, "second"), (22, "third")] {
-        let payload = payload.as_bytes().into();
+        let rest = payload.as_bytes().into();
         let procs = vec![proc(1), proc(2)];
         rig.say(
             DRIVER,
             ToAgent::RecordActor {
                 procs,
                 mesh: mesh(number),
-                payload,
+                start: b"class, ".as_slice().into(),
+                rest,
             },
         );
     }
@@ -246,7 +247,7 @@ fn recorded_constructors_go_to_later_incarnations() {
         .iter()
         .map(|payload| &**payload)
         .collect();
-    assert_eq!(recorded, [b"first".as_slice(), b"third"]);
+    assert_eq!(recorded, [b"class, first".as_slice(), b"class, third"]);
     assert!(said.iter().any(
         |output| matches!(output, Output::Send { message: ToClient::Member(member), .. }
         if matches!(&member.status, Status::Starting { actors, .. } if *actors == [mesh(20), mesh(22)]))
