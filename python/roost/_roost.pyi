@@ -166,12 +166,10 @@ class Verb:
         cls,
         node: Node,
         targets: Targets,
-        endpoint: object,
+        endpoints: dict[str, Any],
+        name: str,
         mesh: object,
         mode: int,
-        name: str,
-        positional_min: int,
-        positional_max: int,
         timeout_s: float | None,
     ) -> Self: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...

@@ -5,9 +5,10 @@ A handle is an address: it owns nothing, pickles small, and outlives restarts. T
 
 from __future__ import annotations
 
+import functools
 import typing
 import weakref
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from roost import process
 from roost._roost import Targets, Verb
@@ -184,7 +185,7 @@ class Mesh:
 class ProcMesh(Mesh):
     """A mesh of processes."""
 
-    __slots__ = ("_member_ids", "_plans", "_procs")
+    __slots__ = ("_member_ids", "_places", "_plans", "_procs")
 
     # Ids of the whole mesh's procs, in base rank order.
     _procs: tuple[int, ...]
@@ -192,6 +193,8 @@ class ProcMesh(Mesh):
     _member_ids: tuple[int, ...]
     # How actors of a class are spawned here.
     _plans: dict[Any, Plan]
+    # Where the ranks of a whole mesh live that has so many actors a proc.
+    _places: dict[Shape, _Places]
 
     @classmethod
     def _make(cls, mesh: int, name: str, owner: int, whole: Shape, shape: Shape, procs: tuple[int, ...]) -> ProcMesh:
@@ -204,7 +207,7 @@ class ProcMesh(Mesh):
             shape,
             procs,
         )
-        made._plans = {}
+        made._plans, made._places = {}, {}
         return made
 
     def _view(self, shape: Shape) -> ProcMesh:
@@ -234,9 +237,7 @@ class ProcMesh(Mesh):
             *args: the constructor's arguments.
             **kwargs: the same.
         """
-        from roost.spawning import spawn_actors
-
-        return spawn_actors(process.current(), self, self._plans, name, actor, args, kwargs, _NO_OPTIONS)  # type: ignore[return-value]
+        return _spawner()(process.current(), self, self._plans, name, actor, args, kwargs, _NO_OPTIONS)  # type: ignore[return-value]
 
     def options(self, **options: Unpack[_ActorOptions]) -> SpawnOptions:
         """The same procs with options for `spawn`: restart, per_proc, supervise, cleanup_timeout_s.
@@ -247,6 +248,14 @@ class ProcMesh(Mesh):
                 for `__cleanup__`.
         """
         return SpawnOptions(self, dict(options))
+
+
+@functools.cache
+def _spawner() -> Callable[..., ActorMesh]:
+    # Not imported at the top: it makes handles.
+    from roost.spawning import spawn_actors
+
+    return spawn_actors
 
 
 class SpawnOptions:
@@ -266,9 +275,7 @@ class SpawnOptions:
 
     def spawn(self, name: str, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
         """One actor on each proc, or `per_proc` actors on each; see `ProcMesh.spawn`."""
-        from roost.spawning import spawn_actors
-
-        return spawn_actors(process.current(), self._procs, self._plans, name, actor, args, kwargs, self._options)  # type: ignore[return-value]
+        return _spawner()(process.current(), self._procs, self._plans, name, actor, args, kwargs, self._options)  # type: ignore[return-value]
 
 
 class HostMesh:
@@ -350,16 +357,16 @@ class ActorMesh(Mesh):
         """Where messages to this slice go: worked out once."""
         targets = self._targets
         if targets is None:
-            per = len(self._per_proc)
-            procs = self._on._members()
-            places: dict[int, list[tuple[int, int, int, int, int]]] = {}
-            rank = 0
-            for first, count, stride in self._shape.runs():
-                for place, run in _by_proc(first, count, stride, per, rank):
-                    places.setdefault(procs[place], []).append(run)
-                rank += count
+            if self._shape is not self._whole:
+                places = _places(self._shape, self._on, self._per_proc)
+            else:
+                # Meshes that are spawned on the same procs have their ranks at the same places.
+                known = self._on._places
+                places = known.get(self._per_proc) or known.setdefault(
+                    self._per_proc, _places(self._shape, self._on, self._per_proc)
+                )
             sizes = b"" if not self._shape.names else encode_sizes(self._shape)
-            targets = self._targets = Targets(self._id, list(places.items()), per, sizes, self._waits)
+            targets = self._targets = Targets(self._id, places, len(self._per_proc), sizes, self._waits)
             process.current().members.note(self)
         return targets
 
@@ -471,10 +478,8 @@ class BoundEndpoint(Endpoint[..., Any]):
             raise ValueError(
                 f"call_one() on {len(mesh)} ranks of {mesh._name}: slice the mesh to one rank, or use call()"
             )
-        verb = Verb(
-            process.current().node, mesh._places(), info, mesh, mode,
-            info.name, info.positional_min, info.positional_max, self._timeout,
-        )  # fmt: skip
+        endpoints = mesh._class.__roost_endpoints__  # type: ignore[attr-defined]
+        verb = Verb(process.current().node, mesh._places(), endpoints, info.name, mesh, mode, self._timeout)
         setattr(self, name, verb)
         return verb
 
@@ -560,6 +565,23 @@ def least_loaded(candidates: list[int], load: Callable[[int], int]) -> int:
 
     first, second = sample(candidates, 2)
     return first if load(first) <= load(second) else second
+
+
+_Run: TypeAlias = tuple[int, int, int, int, int]
+_Places: TypeAlias = list[tuple[int, list[_Run]]]
+
+
+def _places(shape: Shape, on: ProcMesh, per_proc: Shape) -> _Places:
+    """Where the ranks of a shape live: procs, and the runs of ranks in each."""
+    per = len(per_proc)
+    procs = on._members()
+    places: dict[int, list[_Run]] = {}
+    rank = 0
+    for first, count, stride in shape.runs():
+        for place, run in _by_proc(first, count, stride, per, rank):
+            places.setdefault(procs[place], []).append(run)
+        rank += count
+    return list(places.items())
 
 
 def _by_proc(

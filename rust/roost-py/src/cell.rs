@@ -368,7 +368,7 @@ impl Cell {
         (
             running
                 .iter()
-                .map(|message| message.get().mail.name_text(py))
+                .map(|message| message.get().mail.name_text())
                 .collect(),
             queued,
         )

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
@@ -15,6 +16,9 @@ pub(crate) struct Endpoint {
     pub(crate) info: Py<PyAny>,
     /// The function, of an `async def` endpoint that runs alone.
     pub(crate) quick: Option<Py<PyAny>>,
+    pub(crate) name: Arc<str>,
+    /// A plain call has at least so many arguments, and at most so many.
+    pub(crate) positional: RangeInclusive<usize>,
 }
 
 impl Endpoint {
@@ -23,6 +27,9 @@ impl Endpoint {
         Ok(Self {
             info: info.clone().unbind(),
             quick: (!quick.is_none()).then(|| quick.unbind()),
+            name: Arc::from(info.getattr("name")?.extract::<String>()?),
+            positional: info.getattr("positional_min")?.extract()?
+                ..=info.getattr("positional_max")?.extract()?,
         })
     }
 }

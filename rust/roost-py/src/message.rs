@@ -49,16 +49,13 @@ impl Mail {
         }
     }
 
-    pub(crate) fn name_text(&self, py: Python<'_>) -> String {
-        match (&self.name, &self.endpoint) {
-            (Some(name), _) => name.to_string(),
-            (None, Some(endpoint)) => endpoint
-                .info
-                .getattr(py, "name")
-                .and_then(|name| name.extract(py))
-                .unwrap_or_default(),
-            (None, None) => String::new(),
-        }
+    pub(crate) fn name_text(&self) -> String {
+        let endpoint = self.endpoint.as_ref().map(|endpoint| &endpoint.name);
+        self.name
+            .as_ref()
+            .or(endpoint)
+            .map(ToString::to_string)
+            .unwrap_or_default()
     }
 
     /// The same message for another rank of a cast.
@@ -218,8 +215,8 @@ impl Message {
     }
 
     #[getter]
-    fn name(&self, py: Python<'_>) -> String {
-        self.mail.name_text(py)
+    fn name(&self) -> String {
+        self.mail.name_text()
     }
 
     #[getter]

@@ -6,37 +6,45 @@ use crate::id::MeshId;
 /// The constructors of one proc, in their order. Those of one class begin alike, and there may be thousands: what one begins
 /// with as the one before is held once.
 #[derive(Debug, Default)]
-pub(super) struct Recorded(Vec<(MeshId, Bytes, Bytes)>);
+pub(super) struct Recorded {
+    constructors: Vec<(MeshId, Bytes, Bytes)>,
+    bytes: usize,
+}
 
 impl Recorded {
     pub(super) fn push(&mut self, mesh: MeshId, start: &Bytes, rest: &Bytes) {
-        let start = match self.0.last() {
+        self.bytes += start.len() + rest.len();
+        let start = match self.constructors.last() {
             Some((_, last, _)) if last == start => last,
             _ => start,
         };
-        self.0.push((mesh, start.clone(), rest.clone()));
+        self.constructors.push((mesh, start.clone(), rest.clone()));
     }
 
     pub(super) fn forget(&mut self, mesh: MeshId) {
-        self.0.retain(|(of, _, _)| *of != mesh);
+        let bytes = &mut self.bytes;
+        self.constructors.retain(|(of, start, rest)| {
+            let stays = *of != mesh;
+            if !stays {
+                *bytes -= start.len() + rest.len();
+            }
+            stays
+        });
     }
 
     pub(super) fn meshes(&self) -> Vec<MeshId> {
-        self.0.iter().map(|(mesh, _, _)| *mesh).collect()
+        self.constructors.iter().map(|(mesh, _, _)| *mesh).collect()
     }
 
     pub(super) fn payloads(&self) -> Vec<Bytes> {
-        self.0
+        self.constructors
             .iter()
             .map(|(_, start, rest)| [&**start, &**rest].concat().into())
             .collect()
     }
 
     /// Bytes of all of them together.
-    pub(super) fn bytes(&self) -> usize {
-        self.0
-            .iter()
-            .map(|(_, start, rest)| start.len() + rest.len())
-            .sum()
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
     }
 }

@@ -107,7 +107,7 @@ impl Node {
     /// Send a message back whose actor has ended: to its caller, or as a dead letter.
     pub(crate) fn bounce(&self, py: Python<'_>, mail: &Mail, reason: &Bound<'_, PyBytes>) -> PyResult<()> {
         if mail.call == 0 {
-            let name = mail.name_text(py);
+            let name = mail.name_text();
             self.hooks()?.undelivered.call1(py, (mail.sender, name, reason))?;
             return Ok(());
         }

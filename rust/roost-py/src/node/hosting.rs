@@ -20,7 +20,7 @@ pub(crate) struct Hosted {
 
 impl Node {
     /// The table of a class's endpoints; one for all meshes of the class.
-    fn endpoints_of(&self, endpoints: &Bound<'_, PyDict>) -> PyResult<Arc<Endpoints>> {
+    pub(crate) fn endpoints_of(&self, endpoints: &Bound<'_, PyDict>) -> PyResult<Arc<Endpoints>> {
         let key = endpoints.as_ptr() as usize;
         if let Some((_, table)) = self.lock().tables.get(&key) {
             return Ok(Arc::clone(table));

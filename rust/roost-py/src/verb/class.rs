@@ -1,13 +1,11 @@
 //! What Python calls on a verb.
 
-use std::sync::Arc;
-
+use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
 
 use super::{Mode, Packed, Verb};
-use crate::endpoints::Endpoint;
 use crate::node::Node;
 use crate::payload::{Payload, all_plain, dump_plain};
 use crate::targets::Targets;
@@ -21,16 +19,16 @@ impl Verb {
         visit.call(&self.mesh)
     }
 
+    /// Args: the node, where to, the class's table of endpoints, the endpoint's name, the handle, the verb as a number, and
+    /// the deadline of each call.
     #[new]
     fn new(
         node: Py<Node>,
         targets: Py<Targets>,
-        endpoint: &Bound<'_, PyAny>,
+        endpoints: &Bound<'_, PyDict>,
+        name: &str,
         mesh: Py<PyAny>,
         mode: u8,
-        name: &str,
-        positional_min: usize,
-        positional_max: usize,
         timeout_s: Option<f64>,
     ) -> PyResult<Self> {
         let mode = match mode {
@@ -46,16 +44,14 @@ impl Verb {
         let timeout_ns = timeout_s.map(|seconds| (seconds * 1e9) as i64);
         let own = node.get().lock().own;
         let is_here = targets.get().places.iter().all(|place| place.proc.get() == own);
-        let (name, endpoint) = (Arc::from(name), Arc::new(Endpoint::new(endpoint)?));
+        let endpoint = node.get().endpoints_of(endpoints)?.get(name);
+        let endpoint = endpoint.ok_or_else(|| PyKeyError::new_err(format!("no endpoint {name}")))?;
         Ok(Self {
             node,
             targets,
             endpoint,
             mesh,
             mode,
-            name,
-            positional_min,
-            positional_max,
             timeout_ns,
             is_here,
         })
@@ -76,7 +72,7 @@ impl Verb {
             return hooks.elsewhere.call1(py, (slf, args, kwargs));
         }
         let count = args.len();
-        let counted = kwargs.is_none() && (verb.positional_min..=verb.positional_max).contains(&count);
+        let counted = kwargs.is_none() && verb.endpoint.positional.contains(&count);
         if counted && verb.mode != Mode::Stream && all_plain(args) {
             let payload = if verb.is_here {
                 Payload::ready(args.as_any())

@@ -33,9 +33,6 @@ pub struct Verb {
     endpoint: Arc<Endpoint>,
     mesh: Py<PyAny>,
     mode: Mode,
-    name: Arc<str>,
-    positional_min: usize,
-    positional_max: usize,
     timeout_ns: Option<i64>,
     /// Every rank lives in this very process.
     is_here: bool,

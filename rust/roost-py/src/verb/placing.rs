@@ -59,7 +59,13 @@ impl Verb {
                     let header = self.header(call, deadline, flags, runs);
                     if let Ok(number) = link.push(py, proc, &header, payload) {
                         if call == 0 {
-                            link.await_broadcast(targets.mesh.get(), runs, &self.name, number, |_| None);
+                            link.await_broadcast(
+                                targets.mesh.get(),
+                                runs,
+                                &self.endpoint.name,
+                                number,
+                                |_| None,
+                            );
                         } else {
                             state.sent(call, proc, number);
                         }
@@ -153,7 +159,7 @@ impl Verb {
             deadline_ns: deadline,
             flags,
             runs,
-            endpoint: &self.name,
+            endpoint: &self.endpoint.name,
             sizes: &targets.sizes,
             chain: Chain::EMPTY,
         }
@@ -174,7 +180,7 @@ impl Verb {
             call,
             mesh: targets.mesh,
             runs: place.runs.clone(),
-            name: Arc::clone(&self.name),
+            name: Arc::clone(&self.endpoint.name),
             sizes: Arc::clone(&targets.sizes),
             deadline,
             flags,

@@ -89,9 +89,10 @@ impl Verb {
         node.act(py, actions)?;
         let Some(sink) = sink else {
             if !outcome.refused.is_empty() {
-                hooks
-                    .refused
-                    .call1(py, (py.None(), &self.mesh, &*self.name, outcome.refused, 0))?;
+                hooks.refused.call1(
+                    py,
+                    (py.None(), &self.mesh, &*self.endpoint.name, outcome.refused, 0),
+                )?;
             }
             return if outcome.waits {
                 hooks.room.call1(py, (&self.mesh,))
@@ -101,9 +102,10 @@ impl Verb {
         };
         hooks.set_call(py, &sink, call)?;
         if !outcome.refused.is_empty() {
-            hooks
-                .refused
-                .call1(py, (&sink, &self.mesh, &*self.name, outcome.refused, call))?;
+            hooks.refused.call1(
+                py,
+                (&sink, &self.mesh, &*self.endpoint.name, outcome.refused, call),
+            )?;
         }
         if deadline != 0 {
             hooks.bounded.call1(py, (&sink, call, deadline))?;
