@@ -54,7 +54,7 @@ class HostedMesh:
     """The actors of one mesh in this process: made together, each with its own life."""
 
     __slots__ = (
-        "_arguments", "_handle", "_live", "_over", "_past", "_waiting", "cells", "first", "id", "name", "owner", "plan",
+        "_arguments", "_handle", "_live", "_over", "_past", "_waiting", "cells", "first", "id", "name", "plan",
         "runtime",
     )  # fmt: skip
 
@@ -62,7 +62,7 @@ class HostedMesh:
         self.runtime = runtime
         self.plan = plan
         # The ranks that live here are in a row, from the first on.
-        self.id, self.owner, self.first, count, self.name, self._arguments = made
+        self.id, _, self.first, count, self.name, self._arguments = made
         self._handle: ActorMesh | None = None
         self.cells = runtime.node.host(self.id, count, plan.actor.__roost_endpoints__)  # type: ignore[attr-defined]
         # How many have not ended, and how many of the others will be constructed anew.
@@ -98,6 +98,10 @@ class HostedMesh:
         if self._handle is None:
             self._handle = ActorMesh._planned(self.plan, self.id, self.name)
         return self._handle
+
+    @property
+    def owner(self) -> int:
+        return self.plan.owner
 
     @property
     def class_name(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import typing
 import weakref
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from roost import process
 from roost._roost import Targets, Verb
@@ -185,7 +185,7 @@ class Mesh:
 class ProcMesh(Mesh):
     """A mesh of processes."""
 
-    __slots__ = ("_member_ids", "_places", "_plans", "_procs")
+    __slots__ = ("_layouts", "_member_ids", "_plans", "_procs")
 
     # Ids of the whole mesh's procs, in base rank order.
     _procs: tuple[int, ...]
@@ -193,8 +193,8 @@ class ProcMesh(Mesh):
     _member_ids: tuple[int, ...]
     # How actors of a class are spawned here.
     _plans: dict[Any, Plan]
-    # Where the ranks of a whole mesh live that has so many actors a proc.
-    _places: dict[Shape, _Places]
+    # Where the ranks of a whole mesh live, by the actors of one proc, and whether messages wait: for any of such meshes.
+    _layouts: dict[tuple[Shape, bool], Targets]
 
     @classmethod
     def _make(cls, mesh: int, name: str, owner: int, whole: Shape, shape: Shape, procs: tuple[int, ...]) -> ProcMesh:
@@ -207,7 +207,7 @@ class ProcMesh(Mesh):
             shape,
             procs,
         )
-        made._plans, made._places = {}, {}
+        made._plans, made._layouts = {}, {}
         return made
 
     def _view(self, shape: Shape) -> ProcMesh:
@@ -357,18 +357,29 @@ class ActorMesh(Mesh):
         """Where messages to this slice go: worked out once."""
         targets = self._targets
         if targets is None:
-            if self._shape is not self._whole:
-                places = _places(self._shape, self._on, self._per_proc)
+            if self._shape is self._whole:
+                # Many meshes are spawned on the same procs, and have their ranks at the same places.
+                known, key = self._on._layouts, (self._per_proc, self._waits)
+                if key not in known:
+                    known[key] = self._targets_of(self._shape)
+                targets = known[key].of_mesh(self._id)
             else:
-                # Meshes that are spawned on the same procs have their ranks at the same places.
-                known = self._on._places
-                places = known.get(self._per_proc) or known.setdefault(
-                    self._per_proc, _places(self._shape, self._on, self._per_proc)
-                )
-            sizes = b"" if not self._shape.names else encode_sizes(self._shape)
-            targets = self._targets = Targets(self._id, places, len(self._per_proc), sizes, self._waits)
+                targets = self._targets_of(self._shape)
+            self._targets = targets
             process.current().members.note(self)
         return targets
+
+    def _targets_of(self, shape: Shape) -> Targets:
+        per = len(self._per_proc)
+        procs = self._on._members()
+        places: dict[int, list[tuple[int, int, int, int, int]]] = {}
+        rank = 0
+        for first, count, stride in shape.runs():
+            for place, run in _by_proc(first, count, stride, per, rank):
+                places.setdefault(procs[place], []).append(run)
+            rank += count
+        sizes = b"" if not shape.names else encode_sizes(shape)
+        return Targets(self._id, list(places.items()), per, sizes, self._waits)
 
     def _dense(self) -> Shape:
         """The shape of the answers: this slice's dimensions, as a whole of their own."""
@@ -565,23 +576,6 @@ def least_loaded(candidates: list[int], load: Callable[[int], int]) -> int:
 
     first, second = sample(candidates, 2)
     return first if load(first) <= load(second) else second
-
-
-_Run: TypeAlias = tuple[int, int, int, int, int]
-_Places: TypeAlias = list[tuple[int, list[_Run]]]
-
-
-def _places(shape: Shape, on: ProcMesh, per_proc: Shape) -> _Places:
-    """Where the ranks of a shape live: procs, and the runs of ranks in each."""
-    per = len(per_proc)
-    procs = on._members()
-    places: dict[int, list[_Run]] = {}
-    rank = 0
-    for first, count, stride in shape.runs():
-        for place, run in _by_proc(first, count, stride, per, rank):
-            places.setdefault(procs[place], []).append(run)
-        rank += count
-    return list(places.items())
 
 
 def _by_proc(

@@ -1,6 +1,7 @@
 //! `Targets`: where a message to a mesh, or to a slice of one, goes; worked out once per handle.
 
-use std::sync::{Arc, LazyLock};
+use std::ops::Deref;
+use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -10,13 +11,15 @@ use roost_core::wire::{Run, RunsBuffer};
 /// One run as Python gives it: slot, count, slot stride, rank, rank stride.
 type RunTuple = (u32, u32, u32, u32, u32);
 
-/// Most meshes are of one rank.
-static NO_SIZES: LazyLock<Arc<[u8]>> = LazyLock::new(|| Arc::from([]));
-
 /// The procs and slots that a handle stands for.
 #[pyclass(frozen, module = "roost._roost")]
 pub struct Targets {
     pub(crate) mesh: MeshId,
+    layout: Arc<Layout>,
+}
+
+/// What meshes on the same procs have in common.
+pub struct Layout {
     pub(crate) places: Vec<Place>,
     /// Number of ranks.
     pub(crate) size: u32,
@@ -26,6 +29,14 @@ pub struct Targets {
     pub(crate) sizes: Arc<[u8]>,
     /// Whether messages wait while a proc restarts, instead of failing.
     pub(crate) wait_while_down: bool,
+}
+
+impl Deref for Targets {
+    type Target = Layout;
+
+    fn deref(&self) -> &Layout {
+        &self.layout
+    }
 }
 
 /// The part of a mesh that one proc holds.
@@ -73,17 +84,24 @@ impl Targets {
                 runs: buffer,
             });
         }
-        Ok(Self {
-            mesh: mesh_id(mesh)?,
+        let layout = Layout {
             places: made,
             size,
             slots,
-            sizes: if sizes.is_empty() {
-                Arc::clone(&NO_SIZES)
-            } else {
-                sizes.into()
-            },
+            sizes: sizes.into(),
             wait_while_down,
+        };
+        Ok(Self {
+            mesh: mesh_id(mesh)?,
+            layout: Arc::new(layout),
+        })
+    }
+
+    /// The same places for another mesh.
+    fn of_mesh(&self, mesh: u64) -> PyResult<Self> {
+        Ok(Self {
+            mesh: mesh_id(mesh)?,
+            layout: Arc::clone(&self.layout),
         })
     }
 

@@ -180,7 +180,7 @@ pub(super) fn grant_owed(node: &Node, py: Python<'_>) -> PyResult<()> {
         owing
             .into_iter()
             .filter_map(|(mesh, slot)| {
-                let cell = state.meshes.get(&mesh)?.cells.get(slot as usize)?.as_ref()?;
+                let cell = state.meshes.get(&mesh)?.cells.get(slot as usize)?;
                 Some((mesh, slot, cell.clone_ref(py)))
             })
             .collect()
