@@ -145,10 +145,18 @@ class Members:
         self._runtime.node.adopt(proc, incarnation, fd, slot)
 
     def _on_connect_failed(self, proc: int, reason: str) -> None:
-        failure = self.gone.get(proc)
-        if failure is None:
-            failure = self.gone[proc] = self._failure(proc, 0, {"kind": "lost", "reason": reason})
-        self._lose(proc, self._runtime.node.incarnation_of(proc), -1, failure, again=False, gone=True)
+        runtime = self._runtime
+        ended = self.gone.get(proc)
+        if ended is None and proc in self.owned:
+            # Nothing on it can be reached from here: its policy may start it anew, or its owner hears why.
+            runtime.control.kill([proc], reason)
+            return
+        failure = ended or self._failure(proc, 0, {"kind": "lost", "reason": reason})
+        self._lose(proc, runtime.node.incarnation_of(proc), -1, failure, again=False, gone=ended is not None)
+        if ended is None:
+            # The next message asks for a connection again.
+            runtime.node.revive(proc, False)
+            self._tell_tenants(proc, "failed", failure, down=False)
 
     def _on_warning(self, text: str) -> None:
         _logger.warning("%s", text)

@@ -165,6 +165,20 @@ async def test_a_stop_is_over_in_time_whatever_its_procs_do(tmp_path):
 
 
 @on_a_loop
+async def test_who_holds_the_gil_delays_the_stop_of_nobody_else():
+    async with this_host().spawn_procs({"gpus": 2}) as procs:
+        mortals = procs.spawn("mortals", Mortal)
+        await mortals.pid.call()
+        stuck = mortals.slice(gpus=0).hold_gil.call_one(4)
+        await asyncio.sleep(0.2)
+        start = time.perf_counter()
+        await procs.slice(gpus=1).stop("enough")
+        assert time.perf_counter() - start < 3
+        assert not stuck.done()
+        assert await stuck == "held"
+
+
+@on_a_loop
 async def test_stop_is_idempotent_and_its_first_reason_stays():
     procs = this_host().spawn_procs({"gpus": 2})
     mortals = procs.spawn("mortals", Mortal)

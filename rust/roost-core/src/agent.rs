@@ -180,7 +180,7 @@ impl Agent {
                 }
             }
             ToAgent::Connect { proc } => self.connect(from, proc),
-            ToAgent::ConnectLost { proc } => self.lanes.remove(from, proc),
+            ToAgent::ConnectLost { proc } => self.connect_lost(from, proc),
             ToAgent::SegmentOffer {
                 to,
                 segment,

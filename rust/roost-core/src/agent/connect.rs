@@ -118,6 +118,18 @@ impl Agent {
         self.refuse(second, first, reason);
     }
 
+    /// One end of a lane found no descriptor: who has the other would wait at it for ever.
+    pub(super) fn connect_lost(&mut self, from: ProcId, to: ProcId) {
+        if self.lanes.contains(from, to) {
+            self.lanes.remove(from, to);
+            let reason = format!(
+                "{} has no file descriptors left for a data lane",
+                self.label(from)
+            );
+            self.refuse(to, from, &reason);
+        }
+    }
+
     pub(super) fn segment_offer(
         &mut self,
         from: ProcId,

@@ -219,24 +219,23 @@ fn describe(proc: &Proc, seen: &Seen) -> Death {
     let exit = seen.exit.or(seen.likely);
     let was_up = proc.times.up_ns.is_some();
     let how = how(exit, seen.oom);
+    let because = |how: String| match &proc.kill_reason {
+        None => how,
+        Some(reason) => format!("{how}: {reason}"),
+    };
     let (kind, reason) = if let Some(ending) = &proc.ending {
         (DeathKind::Stopped, ending.reason.clone())
     } else if let Some(reason) = &proc.start_failure {
         (DeathKind::Start, reason.clone())
     } else if !was_up {
-        (DeathKind::Start, format!("{how} before it was ready"))
+        (DeathKind::Start, because(format!("{how} before it was ready")))
     } else {
         let kind = match exit {
             Some(Exit::Signal(_)) if seen.oom => DeathKind::Oom,
             Some(Exit::Signal(_)) => DeathKind::Signal,
             Some(Exit::Code(_)) | None => DeathKind::Exit,
         };
-        (
-            kind,
-            proc.kill_reason
-                .as_ref()
-                .map_or_else(|| how.clone(), |reason| format!("{how}: {reason}")),
-        )
+        (kind, because(how))
     };
     Death {
         kind,

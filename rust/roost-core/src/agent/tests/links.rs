@@ -17,8 +17,15 @@ fn a_lane_is_made_once_whoever_asks() {
     rig.say(2, ToAgent::Connect { proc: proc(1) });
     rig.say(DRIVER, ToAgent::Connect { proc: proc(1) });
     assert_eq!(pairs(&mut rig), [(1, 2)], "the owner had its lane from the start");
-    // A lane whose descriptor got lost may be made again.
+    // A lane whose descriptor got lost may be made again; who has its other end hears that it leads nowhere.
     rig.say(1, ToAgent::ConnectLost { proc: proc(2) });
+    assert_eq!(
+        rig.notices(2),
+        [ToClient::ConnectFailed {
+            proc: proc(1),
+            reason: "workers[1] has no file descriptors left for a data lane".to_owned()
+        }]
+    );
     rig.say(1, ToAgent::Connect { proc: proc(2) });
     assert_eq!(pairs(&mut rig), [(1, 2)]);
 }
