@@ -10,6 +10,8 @@ import pytest
 from times import shown
 
 ENDS_WITHIN_S = 3.0
+# While other work keeps the machine busy.
+ENDS_WITHIN_BUSY_S = 20.0
 
 # How it leaves: exit status and the last line of stderr.
 LEAVES = {
@@ -24,6 +26,7 @@ LEAVES = {
 @pytest.mark.parametrize("how", LEAVES)
 def test_a_driver_leaves_with_calls_in_flight(how, rounds, figures):
     status, last_line = LEAVES[how]
+    within_s = rounds(ENDS_WITHIN_BUSY_S, ENDS_WITHIN_S)
     seconds = []
     for _ in range(rounds(2, 50)):
         begin = time.monotonic()
@@ -33,6 +36,6 @@ def test_a_driver_leaves_with_calls_in_flight(how, rounds, figures):
         assert run.returncode == status, run.stderr
         assert run.stdout == ""
         assert (run.stderr.splitlines() or [""])[-1] == last_line
-        assert "roost" not in run.stderr.replace(str(Path(__file__).parents[2]), "") or last_line, run.stderr
-        assert seconds[-1] < ENDS_WITHIN_S
+        assert "roost: " not in run.stderr
+        assert seconds[-1] < within_s
     figures(f"from start to exit: {shown(seconds)}")

@@ -71,13 +71,11 @@ async def test_in_the_template():
         template = template_pid(bytes.fromhex(context().job.id))
         usual = resource.prlimit(template, resource.RLIMIT_NOFILE, (8, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
         try:
-            late = this_host().spawn_procs({"ranks": 2}, name="late")
-            with pytest.raises(Exception, match=r"descriptors|open files") as caught:
-                await late.ready()
-            assert "late" in str(caught.value)
+            with pytest.raises(ActorDied, match=r"late.* did not start.*descriptors"):
+                async with this_host().spawn_procs({"ranks": 2}, name="late"):
+                    pass
             assert list(await greedy.echo.call(2)) == [2, 2]
         finally:
             resource.prlimit(template, resource.RLIMIT_NOFILE, usual)
-        await late.stop()
         async with this_host().spawn_procs(name="later") as later:
             assert await later.spawn("actor", Greedy).echo.call_one(3) == 3
