@@ -10,10 +10,22 @@ from typing import Any, NamedTuple
 from roost import _arrays, _definitions
 from roost._arrays import OUT_OF_BAND_BYTES_MIN, Storages
 
-__all__ = ["OUT_OF_BAND_BYTES_MIN", "PARTS_MAX", "Collector", "Parts", "dump", "is_promise", "large"]
+__all__ = [
+    "OUT_OF_BAND_BYTES_MIN",
+    "PARTS_MAX",
+    "PICKLE_BYTES_MAX",
+    "Collector",
+    "Parts",
+    "dump",
+    "is_promise",
+    "large",
+]
 
 PARTS_MAX = 65_000
 """Buffers beyond this number stay in the pickle; the wire's limit is 65,535."""
+
+PICKLE_BYTES_MAX = 1 << 20
+"""A larger pickle travels as a part: by shared memory, since a frame holds no more than 64 MiB."""
 
 _PICKLER_KEPT_BYTES_MAX = 64 * 1024  # one that made a larger pickle has a large memo table: it is dropped
 _RULES_MAX = 4096  # types whose rule is remembered; the table is emptied when it is full
@@ -83,9 +95,9 @@ def dump(value: Any, *, in_band: bool = False) -> bytes | Parts:
         return _finish(value, collector, by_value=False)
     payload = collector.payload()
     result: bytes | Parts = payload
-    if collector.buffers or collector.names:
+    if collector.buffers or collector.names or len(payload) > PICKLE_BYTES_MAX:
         _definitions.prepare(collector.names)
-        result = Parts(payload, collector.buffers, tuple(collector.names))
+        result = _parts(payload, collector)
         collector.buffers = []
         collector.names = {}
     if len(payload) <= _PICKLER_KEPT_BYTES_MAX:
@@ -118,10 +130,35 @@ def _finish(value: Any, collector: Collector, *, by_value: bool) -> bytes | Part
         # Only now is it known which part of each storage is used: again, with that part alone.
         again = Collector(in_band=collector.in_band, storages=storages.narrowed())
         return _dump_again(value, again, by_value=by_value)
-    if not collector.buffers and not collector.names:
-        return collector.payload()
+    payload = collector.payload()
+    if not collector.buffers and not collector.names and (collector.in_band or len(payload) <= PICKLE_BYTES_MAX):
+        return payload
     _definitions.prepare(collector.names)
-    return Parts(collector.payload(), collector.buffers, tuple(collector.names))
+    return _parts(payload, collector)
+
+
+def _parts(payload: bytes, collector: Collector) -> Parts:
+    """What was gathered; a pickle that is itself large becomes a part, and a small one that loads it takes its place."""
+    buffers = collector.buffers
+    if len(payload) > PICKLE_BYTES_MAX and not collector.in_band:
+        buffers = [memoryview(payload), *buffers]
+        payload = pickle.dumps(_Nested(buffers), 5, buffer_callback=lambda _buffer: False)
+    return Parts(payload, buffers, tuple(collector.names))
+
+
+class _Nested:
+    """A pickle, and its buffers after it, as what they give when they are loaded."""
+
+    def __init__(self, buffers: list[memoryview]) -> None:
+        self._buffers = buffers
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return load_nested, tuple(map(pickle.PickleBuffer, self._buffers))
+
+
+def load_nested(payload: Any, *buffers: Any) -> Any:
+    """The value of a pickle that travelled as a part."""
+    return pickle.loads(payload, buffers=buffers)
 
 
 class _NeedsValuePickler(Exception):  # noqa: N818  (a signal inside this module, never an error)

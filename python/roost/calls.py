@@ -7,7 +7,7 @@ import pickle
 import time
 from typing import TYPE_CHECKING, Any
 
-from roost import serialize
+from roost import process, serialize
 from roost.errors import ActorDied, MessageTooLargeError, StoppedError
 from roost.gathered import GatheredReply
 from roost.mesh import ActorMesh, Each
@@ -85,6 +85,7 @@ class Calls:
         runtime = self.runtime
         if runtime.loop.is_closed():
             raise RuntimeError("the event loop that roost ran on is closed; use roost from a running loop")
+        process.current()  # it refuses a thread that runs a loop of its own
         return runtime.elsewhere.call(verb, args, kwargs or {})
 
     def too_large(self, size: int) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,13 +43,13 @@ def current() -> Runtime:
 
 
 def _checked(runtime: Runtime) -> Runtime:
-    if threading.get_ident() != runtime.thread:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return runtime
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return runtime
+    if loop is not runtime.loop:
         raise RuntimeError(
-            "roost runs on another event loop, in another thread; use it from there, or from a thread without a loop, "
-            "or let that loop end first"
+            "roost runs on another event loop, which still lives; use it from there, or from a thread without a loop, "
+            "or close that loop first"
         )
     return runtime

@@ -52,6 +52,16 @@ class Worker(Actor):
         raise error
 
     @endpoint
+    async def raises_odd(self):
+        raise OddError("odd")
+
+    @endpoint
+    async def stream_of_odd(self):
+        yield "before"
+        yield OnlyThere()
+        yield "after"
+
+    @endpoint
     async def where(self):
         now = context()
         return now.actor_name, dict(now.point), dict(now.message_point), now.incarnation, self.place
@@ -184,8 +194,8 @@ class Worker(Actor):
         pass
 
     @endpoint
-    async def open_channel(self, limit=None):
-        port, self.receiver = Channel.open(limit=limit)
+    async def open_channel(self, limit=None, senders=1):
+        port, self.receiver = Channel.open(limit=limit, senders=senders)
         return port
 
     @endpoint

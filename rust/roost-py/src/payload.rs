@@ -200,7 +200,9 @@ pub(crate) fn from_serialize(dumped: &Bound<'_, PyAny>) -> PyResult<Payload> {
 pub(crate) fn is_plain(value: &Bound<'_, PyAny>) -> bool {
     value.is_none()
         || value.is_exact_instance_of::<PyInt>()
-        || value.is_exact_instance_of::<PyString>()
+        || value
+            .cast_exact::<PyString>()
+            .is_ok_and(|text| text.len().is_ok_and(|length| length < PART_BYTES_MIN))
         || value.is_exact_instance_of::<PyFloat>()
         || value.is_exact_instance_of::<PyBool>()
         || value

@@ -117,6 +117,15 @@ impl Node {
     /// In a forked child: every later use is an error.
     fn mark_forked(&self) {
         self.forked.store(true, Ordering::Relaxed);
+        // Nor may what the child drops or cancels write to them.
+        for link in self
+            .lock()
+            .peers
+            .values_mut()
+            .filter_map(|peer| peer.link.as_mut())
+        {
+            link.closed = true;
+        }
     }
 
     /// Use a connection to a proc's incarnation; the node owns the descriptor. What waited for it is sent.

@@ -1,0 +1,209 @@
+"""Programs as users write them, each run as a script of its own: `python plain.py NAME`."""
+
+import asyncio
+import os
+import sys
+import threading
+
+from roost import Actor, Channel, as_completed, context, endpoint, this_host
+from roost.errors import BlockingWaitError
+
+
+class Local(Actor):
+    """Defined in `__main__`, which no proc imports again."""
+
+    def __init__(self, function):
+        self.function = function
+
+    @endpoint
+    async def apply(self, *args):
+        return self.function(*args)
+
+    @endpoint
+    async def fail(self):
+        raise LocalError(3)
+
+    @endpoint
+    async def count(self, stop):
+        for number in range(stop):
+            yield number
+
+    @endpoint
+    async def linger(self, seconds):
+        await asyncio.sleep(seconds)
+        return "lingered"
+
+
+class LocalError(Exception):
+    def __init__(self, code):
+        super().__init__(code)
+        self.code = code
+
+
+def without_a_loop():
+    """Everything that may wait is a reply, and a thread of Roost's drives the loop."""
+    with this_host().spawn_procs({"gpus": 2}) as procs:
+        mesh = procs.spawn("local", Local, lambda number: number * 2)
+        mesh.ready().result(20)
+        assert list(mesh.apply.call(4).result(20)) == [8, 8]
+        one = mesh.slice(gpus=1)
+        assert sorted(
+            reply.result() for reply in as_completed([one.apply.call_one(n) for n in range(3)], timeout=20)
+        ) == [0, 2, 4]
+        mesh.apply.broadcast(1)
+        slow = one.linger.call_one(60)
+        try:
+            slow.result(0.01)
+        except TimeoutError:
+            assert slow.cancel()
+        assert one.apply.call_one(5).result(20) == 10
+        failed = one.fail.call_one().exception(20)
+        assert isinstance(failed, LocalError)
+        assert failed.code == 3
+        outcomes = asyncio.run_coroutine_threadsafe(mesh.apply.call(1).outcomes(), slow.get_loop()).result(20)
+        assert list(outcomes) == [2, 2]
+        assert context().actor_name == "driver"
+        assert [state.state for state in mesh.states().result(20)] == ["up", "up"]
+        assert mesh.stop("done").result(20) is None
+
+
+def from_threads():
+    """Verbs of any thread, each in the order of its thread."""
+    with this_host().spawn_procs() as procs:
+        mesh = procs.spawn("local", Local, lambda *args: args)
+        got = []
+        threads = [
+            threading.Thread(target=lambda at=at: got.append(mesh.apply.call_one(at).result(20))) for at in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(got) == [(at,) for at in range(8)]
+
+
+def one_loop_after_the_other():
+    """The second job begins when the first loop is closed."""
+
+    async def main():
+        async with this_host().spawn_procs() as procs:
+            return await procs.spawn("local", Local, abs).apply.call_one(-3)
+
+    assert [asyncio.run(main()) for _ in range(2)] == [3, 3]
+
+
+def two_loops():
+    """Another loop is refused while the first lives: in its own thread and in another."""
+    first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
+
+    async def begin():
+        procs = await this_host().spawn_procs()
+        mesh = procs.spawn("local", Local, abs)
+        assert await mesh.apply.call_one(-1) == 1
+        return procs, mesh
+
+    procs, mesh = first.run_until_complete(begin())
+
+    async def use():
+        refused = 0
+        again = mesh.flatten("all")
+        for act in (
+            lambda: again.apply.call_one(-1),
+            this_host().spawn_procs,
+            lambda: again.apply.broadcast(1),
+            Channel.open,
+        ):
+            try:
+                act()
+            except RuntimeError as error:
+                refused += "another event loop" in str(error)
+        return refused
+
+    assert second.run_until_complete(use()) == 4
+    refused = []
+    thread = threading.Thread(target=lambda: refused.append(asyncio.run(use())))
+    thread.start()
+    thread.join()
+    assert refused == [4], refused
+
+    async def end():
+        assert await mesh.apply.call_one(-2) == 2
+        await procs.stop()
+
+    first.run_until_complete(end())
+    first.run_until_complete(first.shutdown_asyncgens())
+    first.close()
+    second.close()
+
+
+def forked():
+    """A forked child gets an error from everything, and disturbs nothing of its parent's, also by what it drops."""
+
+    async def main():
+        async with this_host().spawn_procs() as procs:
+            mesh = procs.spawn("local", Local, abs)
+            stream, pending = mesh.count.stream(1000), mesh.linger.call_one(0.2)
+            assert (await anext(stream))[1] == 0
+            port, receiver = Channel.open()
+            pid = os.fork()
+            if pid == 0:
+                os._exit(in_the_child(mesh, stream, pending, port, receiver))
+            status = await asyncio.to_thread(os.waitpid, pid, 0)
+            assert status[1] == 0, status
+            assert [number async for _, number in stream] == list(range(1, 1000))
+            assert await pending == "lingered"
+            await port.send(1)
+            assert await receiver.recv() == 1
+            assert list(await asyncio.gather(*(mesh.apply.call_one(-n) for n in range(50)))) == list(range(50))
+
+    asyncio.run(main())
+
+
+def in_the_child(mesh, stream, pending, port, receiver):
+    acts = (
+        lambda: mesh.apply.call_one(1), lambda: mesh.apply.broadcast(1), lambda: mesh.count.stream(1), lambda: mesh.apply.choose(1),
+        this_host().spawn_procs, lambda: port.send(1), Channel.open, mesh.states, mesh.stop,
+    )  # fmt: skip
+    for at, act in enumerate(acts):
+        try:
+            act()
+        except RuntimeError as error:
+            if "forked" not in str(error):
+                print(f"act {at}: {error}")
+                return 10 + at
+        else:
+            print(f"act {at} was not refused")
+            return 10 + at
+    pending.cancel()
+    del stream, receiver
+    return 0
+
+
+def blocking_on_the_loop():
+    async def main():
+        async with this_host().spawn_procs() as procs:
+            reply = procs.spawn("local", Local, abs).apply.call_one(-1)
+            try:
+                reply.result()
+            except BlockingWaitError:
+                assert await reply == 1
+
+    asyncio.run(main())
+
+
+def leaves_calls_in_flight():
+    """`main` returns without stopping anything."""
+
+    async def main():
+        mesh = this_host().spawn_procs({"gpus": 2}).spawn("local", Local, abs)
+        await mesh
+        main.stream = mesh.count.stream(10_000)
+        await anext(main.stream)
+        main.replies = [mesh.linger.call(60) for _ in range(100)]
+
+    asyncio.run(main())
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
+    print("done")
