@@ -517,6 +517,8 @@ def test_two_processes():
 
 
 def test_a_killed_receiver_leaves_nothing():
+    gc.collect()
+    before = segments_held()
     here, there = socket.socketpair()
     pool = SegmentPool()
     (part,) = pool.capture([memoryview(figures(1, 32 * MIB))])
@@ -541,16 +543,16 @@ def test_a_killed_receiver_leaves_nothing():
     del pool
     gc.collect()
     # Nobody else ever had it, so with the last descriptor and mapping its memory is free.
-    assert not segments_held()
+    assert segments_held() <= before
     here.close()
     there.close()
 
 
 def segments_held():
-    """Descriptors and mappings of segments, in this process."""
+    """How many descriptors and mappings of segments this process has."""
     maps = pathlib.Path("/proc/self/maps").read_text().splitlines()
     names = [link for _, _, link in descriptors()]
-    return [line for line in maps + names if "memfd:roost" in line]
+    return sum("memfd:roost" in line for line in maps + names)
 
 
 def test_local_copies_are_private():
