@@ -71,3 +71,11 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 def test_make_targets_that_a_page_names_are_there(page: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert not [target for target in TARGET.findall(page.read_text()) if target not in targets]
+
+
+@pytest.mark.parametrize("page", ["docs/semantics.md", "docs/core-rules.md"])
+def test_every_row_names_a_test(page: str) -> None:
+    rows = [line for line in (ROOT / page).read_text().splitlines() if line.startswith("| ")]
+    rows = [row for row in rows if not row.endswith("| shown by |") and set(row) > set("|- ")]
+    assert rows
+    assert not [row for row in rows if not any(test for _, test in NAMED_PATH.findall(row.split("|")[-2]))]
