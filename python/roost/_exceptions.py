@@ -16,7 +16,7 @@ from roost.errors import RemoteError
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["RemoteTraceback", "dump_exception", "load_exception"]
+__all__ = ["RemoteTraceback", "add_note", "dump_exception", "load_exception", "one_line", "tame", "traceback_text"]
 
 _FRAMES_MAX = 100
 _CHAIN_MAX = 32  # causes that are kept as objects; the text has them all
@@ -54,6 +54,15 @@ def dump_exception(error: BaseException, known: set[bytes] | None = None) -> byt
             `StopIteration`, `SystemExit` and any other bare `BaseException`.
         known: The classes that the receiver has, by id; what goes along now is added.
     """
+    try:
+        return _dump_chain(error, known)
+    except BaseException as broken:  # noqa: BLE001  (a user's __getattribute__ may raise anything, for any name)
+        name, said = _type_name(error), f"<looking at it raised {type(broken).__name__}>"
+        body = pickle.dumps((f"{name}: {said}\n", [(True, name, said, [], None)]), 5)
+        return pickle.dumps((b"", body), 5)
+
+
+def _dump_chain(error: BaseException, known: set[bytes] | None) -> bytes:
     names: dict[bytes, None] = {}
     chain: list[tuple[bool, str, str, Any, bytes | None]] = []
     is_cause = True
@@ -63,7 +72,7 @@ def dump_exception(error: BaseException, known: set[bytes] | None = None) -> byt
         seen.add(id(link))
         chain.append((is_cause, _type_name(link), _text(link), _notes(link), _pickle(link, names)))
         is_cause, link = _next(link)
-    body = pickle.dumps((_traceback(error), chain), 5)
+    body = pickle.dumps((traceback_text(error), chain), 5)
     forms = closure(names, known)
     return pickle.dumps((forms, body), 5)
 
@@ -81,17 +90,26 @@ def load_exception(data: Any, note: str | None = None) -> BaseException:
     text, chain = pickle.loads(body)
     error = _load(text, *chain[0][1:])
     outer: BaseException = RemoteTraceback(text)
-    error.__cause__ = outer
+    # Past the __setattr__ of a user's class, which may refuse, as that of a frozen dataclass does.
+    BaseException.__setattr__(error, "__cause__", outer)
     for is_cause, *link in chain[1:]:
         inner = _load("", *link)
         if is_cause:
-            outer.__cause__ = inner
+            BaseException.__setattr__(outer, "__cause__", inner)
         else:
-            outer.__context__ = inner
+            BaseException.__setattr__(outer, "__context__", inner)
         outer = inner
     if note is not None:
-        error.add_note(note)
+        add_note(error, note)
     return error
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an exception; one whose class refuses, as a frozen dataclass does, goes without."""
+    try:
+        error.add_note(note)
+    except BaseException:  # noqa: BLE001  (a user's class may raise for any attribute)
+        return
 
 
 def _next(error: BaseException) -> tuple[bool, BaseException | None]:
@@ -115,7 +133,7 @@ def _pickle(error: BaseException, names: dict[bytes, None]) -> bytes | None:
         # Many exceptions pickle and then fail to unpickle; here there is still a caller's text to send instead.
         if len(payload) > _PICKLE_BYTES_MAX or type(pickle.loads(payload)) is not type(error):
             return None
-    except Exception:  # noqa: BLE001  (whatever a user's class does: the text goes instead)
+    except BaseException:  # noqa: BLE001  (whatever a user's class does, SystemExit too: the text goes instead)
         return None
     names.update(dict.fromkeys(found))
     return payload
@@ -128,7 +146,7 @@ def _load(text: str, name: str, said: str, notes: list[str], pickled: bytes | No
             loaded = pickle.loads(pickled)
             if isinstance(loaded, BaseException):
                 return loaded
-        except Exception as error:  # noqa: BLE001  (whatever a user's class does: the text is there)
+        except BaseException as error:  # noqa: BLE001  (whatever a user's class does: the text is there)
             why = f"it arrives as text, since it could not be unpickled here: {type(error).__name__}: {_text(error)}"
     remote = RemoteError(name, said, text)
     for note in [*notes, why]:
@@ -145,25 +163,44 @@ def _type_name(error: BaseException) -> str:
 def _text(error: BaseException) -> str:
     try:
         return _shorten(str(error), _TEXT_CHARS_MAX)
-    except Exception as broken:  # noqa: BLE001  (a user's __str__ may raise anything)
+    except BaseException as broken:  # noqa: BLE001  (a user's __str__ may raise anything)
         return f"<its __str__ raised {type(broken).__name__}>"
 
 
 def _notes(error: BaseException) -> list[str]:
-    notes: Any = getattr(error, "__notes__", None)
+    try:
+        notes: Any = getattr(error, "__notes__", None)
+    except BaseException:  # noqa: BLE001  (a user's __getattr__ may raise anything)
+        return []
     if not isinstance(notes, (list, tuple)):
         return []
     return [_shorten(note, _TEXT_CHARS_MAX) for note in notes if isinstance(note, str)]  # pyright: ignore[reportUnknownVariableType]
 
 
-def _traceback(error: BaseException) -> str:
+def tame(error: BaseException) -> BaseException:
+    """The exception, or its text when its class raises for every name, so that not even `isinstance` may look at it."""
+    try:
+        _ = error.__class__
+    except BaseException:  # noqa: BLE001  (a user's __getattribute__ may raise anything)
+        return RemoteError(_type_name(error), _text(error), traceback_text(error))
+    return error
+
+
+def one_line(error: BaseException) -> str:
+    """The type and the first line of the text of an exception; this never fails, whatever its class does."""
+    said = _text(error).strip()
+    return f"{_type_name(error)}: {said.splitlines()[0]}" if said else _type_name(error)
+
+
+def traceback_text(error: BaseException) -> str:
+    """The formatted traceback of an exception, from the user's frames on; this never fails, whatever its class does."""
     try:
         frames = _user_frames(error.__traceback__)
         lines = (
             _plain_lines(error, frames) if _is_plain(error) else traceback.format_exception(type(error), error, frames)
         )
         return _shorten("".join(lines), _TRACEBACK_CHARS_MAX)
-    except Exception as broken:  # noqa: BLE001  (a user's __str__, __repr__ or __cause__ may raise anything)
+    except BaseException as broken:  # noqa: BLE001  (a user's __str__, __repr__ or __cause__ may raise anything)
         return f"{_type_name(error)}: <its traceback could not be formatted: {type(broken).__name__}>\n"
 
 

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from roost import process, serialize
+from roost._exceptions import add_note
 from roost.errors import ActorDied, MessageTooLargeError, StoppedError
 from roost.gathered import GatheredReply
 from roost.mesh import ActorMesh, Each
@@ -144,12 +145,12 @@ class Calls:
 
     def unloadable(self, sink: Any, rank: int, error: BaseException) -> None:
         """A value arrived that does not unpickle here."""
-        error.add_note("while the value that an endpoint returned was unpickled by its caller")
+        add_note(error, "while the value that an endpoint returned was unpickled by its caller")
         self.fail(sink, rank, error)
 
     def fail(self, sink: Any, rank: int, error: BaseException) -> None:
         """Give a call its error."""
-        self.runtime.hearing.carried(getattr(error, "failure", None), sink)
+        self.runtime.hearing.carried(error.failure if isinstance(error, ActorDied) else None, sink)
         if isinstance(sink, GatheredReply) or not isinstance(sink, Reply):
             sink.rank_errors([(max(rank, 0), error)])
         else:

@@ -279,9 +279,8 @@ def _line(exception: BaseException) -> str:
 
 
 def _collect_failures(exception: BaseException, found: dict[int, Failure]) -> None:
-    failure = getattr(exception, "failure", None)
-    if failure is not None:
-        found.setdefault(id(failure), failure)
+    if isinstance(exception, ActorDied):
+        found.setdefault(id(exception.failure), exception.failure)
     inner: Sequence[BaseException] = getattr(exception, "exceptions", ())
     for each in inner:
         _collect_failures(each, found)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from roost import serialize
 from roost.context import handling
 from roost.errors import ActorDied, MeshError, StoppedError
-from roost.failure import Failure
 from roost.reply import Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from roost.failure import Failure
     from roost.owning import OwnedMesh
     from roost.runner import Runner
     from roost.runtime import Runtime
@@ -245,9 +245,8 @@ def _is_own_stop(error: BaseException) -> bool:
 
 def failures_in(error: BaseException) -> Iterable[Failure]:
     """The deaths that an error tells of."""
-    failure = getattr(error, "failure", None)
-    if isinstance(failure, Failure):
-        yield failure
+    if isinstance(error, ActorDied):
+        yield error.failure
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from failures_in(inner)

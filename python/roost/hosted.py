@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import pickle
-import traceback
 from typing import TYPE_CHECKING, Any
 
 from roost import serialize
+from roost._exceptions import one_line, traceback_text
+from roost.errors import ActorDied
 from roost.failure import Failure
 from roost.mesh import ActorMesh
 from roost.news import life
@@ -229,12 +230,12 @@ class HostedMesh:
 
     def failure(self, runner: Runner, error: BaseException, during: str, reasons: tuple[Failure, ...] = ()) -> Failure:
         """What is told of an actor that raised."""
-        said = "".join(traceback.format_exception_only(error)).strip().splitlines()[0]
-        cause = getattr(error, "failure", None)
+        # A user's class may raise for any name that it is asked for.
+        cause = error.failure if isinstance(error, ActorDied) else None
         return Failure(
             kind="error", origin="user", mesh=self.name, name=self.rank_name(runner.rank), point=self.point(runner.rank),
-            actor_class=self.class_name, host=self.runtime.host, incarnation=runner.incarnation, reason=f"{said} (in {during})",
-            traceback="".join(traceback.format_exception(error)), cause=cause if isinstance(cause, Failure) else None, reasons=reasons,
+            actor_class=self.class_name, host=self.runtime.host, incarnation=runner.incarnation, reason=f"{one_line(error)} (in {during})",
+            traceback=traceback_text(error), cause=cause, reasons=reasons,
         )  # fmt: skip
 
     def give_back(self, message: Message, runner: Runner) -> None:

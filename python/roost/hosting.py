@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pickle
-import traceback
 from collections import deque
 from typing import TYPE_CHECKING
 
 from roost import serialize
+from roost._exceptions import one_line, traceback_text
 from roost.constructing import load_plan, unpack
 from roost.failure import Failure
 from roost.hosted import HostedMesh, refusal
@@ -55,10 +55,10 @@ class Hosting:
         """The class does not unpickle here: the actors have failed, and every message goes back."""
         runtime, mesh = self._runtime, made.mesh
         ranks = range(made.first, made.first + made.size)
-        said = f"its class could not be loaded in the proc: {type(error).__name__}: {error}"
+        said = f"its class could not be loaded in the proc: {one_line(error)}"
         failure = Failure(
             kind="error", origin="user", mesh=runtime.name, name=runtime.name, point=Point({}), host=runtime.host,
-            incarnation=runtime.incarnation, reason=said, traceback="".join(traceback.format_exception(error)),
+            incarnation=runtime.incarnation, reason=said, traceback=traceback_text(error),
         )  # fmt: skip
         original = serialize.dump_exception(error)
         for cell, rank in zip(runtime.node.host(mesh, len(ranks), {}), ranks, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from roost._exceptions import one_line
 from roost.errors import ActorDied, StoppedError
 from roost.failure import Failure
 from roost.shape import Point, Shape, rank_name
@@ -174,7 +175,7 @@ class Members:
             assert record.ask is not None
             spec, environ, command = record.ask(proc, incarnation)
         except Exception as error:  # noqa: BLE001 - the user's function, whatever it raises
-            control.respawn_failed(proc, incarnation, f"its env, start or bind function raised {error!r}")
+            control.respawn_failed(proc, incarnation, f"its env, start or bind function raised {one_line(error)}")
         else:
             control.respawn(proc, incarnation, spec, environ, command)
 

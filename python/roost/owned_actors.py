@@ -27,13 +27,15 @@ _CONSEQUENCES_MAX = 64
 class OwnedActors(OwnedMesh):
     """A mesh of actors that this process owns."""
 
-    __slots__ = ("on", "plan")
+    __slots__ = ("on", "plan", "stopping")
 
     def __init__(self, runtime: Runtime, mesh: int, name: str, plan: Plan, supervise: Any) -> None:
         super().__init__(runtime, mesh, name, plan.whole, supervise)
         self.plan = plan
         # The proc mesh, when this process owns that too.
         self.on: OwnedProcs | None = None
+        # Why ranks were asked to stop; None while none was.
+        self.stopping: dict[int, str] | None = None
 
     @property
     def procs(self) -> tuple[int, ...]:
@@ -107,6 +109,11 @@ class OwnedActors(OwnedMesh):
                 or (before in ENDED and state != "restarting")
                 or (before in ENDED and self._stays_down(rank))
             ):
+                continue
+            if state == "restarting" and self.stopping is not None and rank in self.stopping:
+                # The request to stop died with the process. One that comes back all the same is asked again.
+                self.set_state(rank, "stopped", reason=self.stopping[rank])
+                self.tell("stopped", rank, self.stopping[rank])
                 continue
             self.set_state(rank, state, reason=failure.reason, failure=failure)
             if state == "stopped" or failure.kind == "stopped":
@@ -187,6 +194,7 @@ class OwnedActors(OwnedMesh):
     # What its users ask ------------------------------------------------------------------------------------------------
     def stop_ranks(self, ranks: list[int], reason: str) -> None:
         """Have these actors stopped."""
+        self.stopping = {**(self.stopping or {}), **dict.fromkeys(ranks, reason)}
         self._ask(".stop", ranks, reason)
         if self.mesh_stopped is not None:
             others = [proc for proc in dict.fromkeys(self.procs) if proc != self.runtime.proc]
@@ -198,6 +206,9 @@ class OwnedActors(OwnedMesh):
 
     def restart_ranks(self, ranks: list[int], reason: str) -> None:
         """Have these actors constructed anew, in the same processes."""
+        if self.stopping is not None:
+            for rank in ranks:
+                self.stopping.pop(rank, None)
         self._ask(".restart", ranks, reason)
 
     def _ask(self, what: str, ranks: list[int], reason: str) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import traceback
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
 from roost import serialize
+from roost._exceptions import one_line, tame, traceback_text
 from roost.context import handling
 from roost.errors import RemoteError
 from roost.reply_port import ReplyPort
@@ -166,7 +166,8 @@ class Runner:
         scope = copy_context()
         function = endpoint.function
         running = self.hosted.loop.run_in_executor(
-            self._threads_of(endpoint), lambda: scope.run(function, self.instance, *args, **(kwargs or {}))
+            self._threads_of(endpoint),
+            lambda: scope.run(_no_stop_iteration, function, self.instance, *args, **(kwargs or {})),
         )
         cancelled = False
         while not running.done():
@@ -260,6 +261,7 @@ class Runner:
     # Ends of messages -------------------------------------------------------------------------------------------------
     def raised(self, message: Message, error: BaseException) -> None:
         """Answer a message whose endpoint raised; without a caller the error fails the actor."""
+        error = tame(error)
         if isinstance(error, SystemExit):
             self._exit(error)
             return
@@ -271,14 +273,11 @@ class Runner:
                 self.hosted.give_back(message, self)
                 return
             # It would look to the caller's task as if that task had been cancelled.
-            error = RemoteError(
-                "asyncio.CancelledError", "the endpoint cancelled itself", "".join(traceback.format_exception(error))
-            )
+            error = RemoteError("asyncio.CancelledError", "the endpoint cancelled itself", traceback_text(error))
         if not message.loaded and isinstance(error, Exception) and not message.has_caller:
             # Poisonous arguments hurt only their own message.
             message.drop()
-            said = "".join(traceback.format_exception_only(error)).strip()
-            self.hosted.dead_letter(message, f"its arguments did not unpickle: {said}")
+            self.hosted.dead_letter(message, f"its arguments did not unpickle: {one_line(error)}")
             return
         answers = message.has_caller and not message.answered
         if answers:
@@ -346,7 +345,8 @@ class Runner:
         """Fail the actor: whoever waits for it hears of it, and so does its owner."""
         if self.stopping is not None:
             return
-        self.stopping = f"failed: {error}"
+        error = tame(error)
+        self.stopping = f"failed: {one_line(error)}"
         self._error = error
         self.failure = self.hosted.failing(self, error, during)
         self._cancel_all(spared)
@@ -388,7 +388,7 @@ class Runner:
             try:
                 await mesh.stop(f"its owner {self.hosted.rank_name(self.rank)} ended: {reason}")
             except Exception as error:
-                self.hosted.warn(f"stopping {mesh!r}, owned by {self.name}: {error}")
+                self.hosted.warn(f"stopping {mesh!r}, owned by {self.name}: {one_line(error)}")
         if self._in_threads:
             await asyncio.wait(self._in_threads, timeout=self.hosted.runtime.threads_wait_s())
         cleanup = getattr(type(self.instance), "__cleanup__", None) if self._is_up else None
@@ -396,14 +396,25 @@ class Runner:
             try:
                 async with asyncio.timeout(self.hosted.cleanup_timeout_s):
                     await cleanup(self.instance, self._error)
-            except Exception as error:
-                self.hosted.warn(f"__cleanup__ of {self.hosted.rank_name(self.rank)}: {error!r}")
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                # CancelledError too: it comes of a task of the actor's own that `__cleanup__` cancelled and awaited.
+                self.hosted.warn(f"__cleanup__ of {self.hosted.rank_name(self.rank)}: {one_line(error)}")
         for threads in (self._threads or {}).values():
             threads.shutdown(wait=False, cancel_futures=True)
         self._threads = None
         self.hosted.ended(self, reason, failed=self._error is not None)
         # The instance may hold much, and whoever holds its handle must not keep it.
         self.instance = None
+
+
+def _no_stop_iteration(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function; its StopIteration, which no future takes, becomes the RuntimeError that it is in a coroutine."""
+    try:
+        return function(*args, **kwargs)
+    except StopIteration as error:
+        raise RuntimeError(f"{function.__qualname__} raised StopIteration") from error
 
 
 def _current_task() -> asyncio.Task[Any] | None:

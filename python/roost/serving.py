@@ -14,6 +14,7 @@ import uvloop
 
 from roost import config as _config
 from roost import process, serialize
+from roost._exceptions import one_line
 
 # Whatever a proc needs is imported by its template, so that a forked proc imports nothing.
 from roost import calls, driving, elsewhere, hosting, spawning, workers  # noqa: F401 isort: skip # pyright: ignore[reportUnusedImport]
@@ -56,7 +57,7 @@ async def _live(spec: dict[str, Any], control: Control, data_fd: int, started_pa
                 await result
         except BaseException as error:
             traceback.print_exc()
-            control.start_failed(f"setup raised {type(error).__name__}: {error}")
+            control.start_failed(f"setup raised {one_line(error)}")
             return 1
     runtime.node.adopt(spec["owner"], 0, data_fd, 0)
     for recorded in spec["actors"]:

@@ -254,3 +254,60 @@ def test_the_frames_of_roost_that_called_the_user_are_left_out(tmp_path, monkeyp
     text = str(there_and_back(caught.value).__cause__)
     assert "in work" in text
     assert "await_endpoint" not in text
+
+
+class AnyNameRaisesError(Exception):
+    def __getattr__(self, name):
+        raise ValueError(name)
+
+
+class NothingMayBeReadError(Exception):
+    def __getattribute__(self, name):
+        raise ValueError(name)
+
+
+class NothingMayBeSetError(Exception):
+    def __setattr__(self, name, value):
+        raise ValueError(name)
+
+
+class NotesRaiseError(Exception):
+    @property
+    def __notes__(self):
+        raise ValueError("no notes")
+
+
+class PicklingExitsError(Exception):
+    def __reduce__(self):
+        raise SystemExit(3)
+
+
+class UnpicklingExitsError(Exception):
+    def __reduce__(self):
+        return exit_here, ()
+
+
+def exit_here():
+    raise SystemExit(3)
+
+
+class SayingExitsError(Exception):
+    def __str__(self):
+        raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        AnyNameRaisesError,
+        NothingMayBeReadError,
+        NothingMayBeSetError,
+        NotesRaiseError,
+        PicklingExitsError,
+        UnpicklingExitsError,
+        SayingExitsError,
+    ],
+)
+def test_a_class_that_raises_whatever_it_is_asked_arrives_all_the_same(kind):
+    there = there_and_back(raised(kind()), note="from a")
+    assert type(there) is kind or (type(there) is RemoteError and kind.__name__ in there.type)
