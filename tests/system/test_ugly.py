@@ -4,6 +4,8 @@ import asyncio
 import os
 import signal
 import time
+import warnings
+from pathlib import Path
 
 import pytest
 from loops import handled, on_a_loop
@@ -143,3 +145,31 @@ def procs_grace_s():
     from roost import Config
 
     return Config().grace_s
+
+
+@on_a_loop
+async def test_the_loop_forgets_the_socket_of_who_died_also_when_a_forked_child_holds_it():
+    async with this_host().spawn_procs({"gpus": 2}, supervise=handled) as procs:
+        mortals = procs.spawn("mortals", Mortal)
+        pids = await mortals.pid.call()
+        held, let_go = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that this process has threads
+            child = os.fork()
+        if child == 0:
+            os.close(let_go)
+            os.read(held, 1)
+            os._exit(0)
+        try:
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            await mortals.wait()
+            selector = asyncio.get_running_loop()._selector
+            info = Path(f"/proc/self/fdinfo/{selector.fileno()}").read_text()
+            in_kernel = {int(line.split()[1]) for line in info.splitlines() if line.startswith("tfd:")}
+            # One more would wake the loop for ever.
+            assert in_kernel == {key.fd for key in selector.get_map().values()}
+        finally:
+            os.close(let_go)
+            os.close(held)
+            os.waitpid(child, 0)

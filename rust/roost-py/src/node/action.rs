@@ -1,6 +1,6 @@
 //! What the data lane has to do in Python: collected under the lock, done after it.
 
-use std::os::fd::IntoRawFd;
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -77,6 +77,9 @@ pub(crate) enum Action {
     Unwatch(i32),
     /// Stop reading: the other end is gone.
     Ended { fd: i32 },
+    /// Stop watching, then close. Closed first, a socket that a forked child holds as well would stay in the loop's epoll
+    /// and wake it for ever.
+    Close(OwnedFd),
     /// The other end speaks no frames of ours.
     Broken { proc: u64, text: String },
     /// Flush at the end of this turn of the loop.
@@ -180,10 +183,8 @@ impl Node {
             Action::Unwatch(fd) => {
                 hooks.loop_.call_method1(py, "remove_writer", (fd,))?;
             }
-            Action::Ended { fd } => {
-                hooks.loop_.call_method1(py, "remove_reader", (fd,))?;
-                hooks.loop_.call_method1(py, "remove_writer", (fd,))?;
-            }
+            Action::Ended { fd } => unwatch(py, hooks, fd)?,
+            Action::Close(fd) => unwatch(py, hooks, fd.as_raw_fd())?,
             Action::Broken { proc, text } => {
                 hooks.broken.call1(py, (proc, text))?;
             }
@@ -196,4 +197,10 @@ impl Node {
         }
         Ok(())
     }
+}
+
+fn unwatch(py: Python<'_>, hooks: &Hooks, fd: i32) -> PyResult<()> {
+    hooks.loop_.call_method1(py, "remove_reader", (fd,))?;
+    hooks.loop_.call_method1(py, "remove_writer", (fd,))?;
+    Ok(())
 }

@@ -63,9 +63,9 @@ pub(super) fn adopt(
         let backlog = std::mem::take(&mut peer.backlog);
         state.send_stalled(py, proc, backlog, &mut actions);
         state.flush_one(proc, &mut actions);
-        if let Some(old) = old {
-            actions.push(Action::Ended { fd: old.raw_fd() });
-            actions.push(Action::Drop(waiting_payloads(old)));
+        if let Some(mut old) = old {
+            actions.push(Action::Drop(waiting_payloads(&mut old)));
+            actions.push(Action::Close(old.fd));
         }
         raw
     };
@@ -157,7 +157,7 @@ pub(super) fn close(node: &Node, py: Python<'_>) -> PyResult<()> {
 }
 
 /// What an old connection held, to be dropped where Python may run.
-fn waiting_payloads(mut link: Link) -> Vec<Py<PyAny>> {
+fn waiting_payloads(link: &mut Link) -> Vec<Py<PyAny>> {
     link.take_waiting()
         .into_iter()
         .map(|message| message.payload.pickle.into_any())

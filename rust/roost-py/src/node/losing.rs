@@ -106,7 +106,7 @@ impl State {
         if let Some(mut link) = link {
             (kept, losses.letters) = link.take_awaited(started, again);
             waiting.extend(link.take_waiting());
-            actions.push(Action::Ended { fd: link.raw_fd() });
+            actions.push(Action::Close(link.fd));
         }
         for message in waiting {
             if again && message.wait_while_down {
