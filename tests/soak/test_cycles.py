@@ -72,5 +72,6 @@ async def test_the_last_cycles_are_as_quick_as_the_first_and_nothing_grows(round
     )
     assert after == before, "threads, descriptors, processes"
     assert grown < GROWTH_BYTES_MAX
-    # The machine may be busy with something else for one half.
-    assert last < 1.5 * first + 0.05
+    if rounds(short=False, long=True):
+        # Short ones say nothing: the machine is busy with something else for one half.
+        assert last < 1.5 * first + 0.05

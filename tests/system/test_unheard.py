@@ -22,7 +22,7 @@ async def ended(mesh):
 
 
 @on_a_loop
-async def test_an_unheard_failure_is_raised_out_of_the_block_and_said_at_once(caplog):
+async def test_an_unheard_failure_is_raised_out_of_the_block_and_said_before(caplog):
     with pytest.raises(MeshError) as caught, caplog.at_level(logging.WARNING, logger="roost"):
         async with this_host().spawn_procs({"gpus": 2}, name="workers") as procs:
             pids = await procs.spawn("mortals", Mortal).pid.call()
@@ -30,6 +30,9 @@ async def test_an_unheard_failure_is_raised_out_of_the_block_and_said_at_once(ca
             await procs.slice(gpus=1).wait()
             # The body goes on.
             assert await procs.slice(gpus=0).spawn("others", Mortal).echo.call_one(1) == 1
+            async with asyncio.timeout(20):
+                while not caplog.records:
+                    await asyncio.sleep(0.01)
             said = [record.getMessage() for record in caplog.records if record.name == "roost"]
             assert len(said) == 1
             assert "workers[gpus=1] was killed by SIGKILL" in said[0]
