@@ -166,6 +166,7 @@ async def test_an_error_without_a_caller_fails_its_actor_and_the_owner_hears():
         assert (failure.kind, failure.origin, failure.name) == ("error", "user", "mortals[gpus=1]")
         assert "nobody asked" in failure.reason
         assert "in boom" in failure.traceback
+        await mortals.slice(gpus=0).ready()
         assert [state.state for state in await mortals.states()] == ["up", "failed"]
         # Its process lives, and so does its neighbour.
         assert [state.state for state in await procs.states()] == ["up", "up"]
