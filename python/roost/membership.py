@@ -193,6 +193,8 @@ class Members:
             down = status == "dead"
             self._down.pop(proc, None)
             (self._down if down else self.gone)[proc] = failure
+            if len(self.gone) > _DEATHS_MAX:
+                del self.gone[next(iter(self.gone))]
             self._lose(proc, incarnation, details.get("started", -1), failure, again=down, gone=not down)
             self._tell_tenants(proc, status, failure, down=down)
         elif status == "starting" and incarnation:

@@ -47,6 +47,8 @@ pub struct Agent {
     random: Random,
     epoch: u32,
     procs: BTreeMap<ProcId, Proc>,
+    /// Those that ended for good, in that order.
+    ended: VecDeque<ProcId>,
     templates: Templates,
     lanes: Lanes,
     outputs: VecDeque<Output>,
@@ -66,6 +68,7 @@ impl Agent {
             random: Random(seed),
             epoch: 0,
             procs: BTreeMap::new(),
+            ended: VecDeque::new(),
             templates: Templates::default(),
             lanes: Lanes::default(),
             outputs: VecDeque::new(),

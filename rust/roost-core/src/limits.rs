@@ -97,6 +97,10 @@ pub const TEMPLATE_STARTS_MAX: u32 = 3;
 /// Launches of one incarnation that may get lost with a template, before it fails.
 pub const LAUNCHES_LOST_MAX: u32 = 3;
 
+/// Procs that have ended for good and are remembered, so that who asks hears how and its owner may start it again. Each
+/// costs what its start needs, some kilobytes.
+pub const ENDED_PROCS_MAX: usize = 1_024;
+
 /// Deaths that a failure names as its history. A policy that mends more is at work for hours; its last ones tell.
 pub const DEATHS_KEPT_MAX: usize = 16;
 

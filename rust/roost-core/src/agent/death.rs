@@ -4,7 +4,7 @@ use super::proc::{Phase, Proc};
 use super::{Agent, Seen};
 use crate::control::{Death, DeathKind, Exit, Status};
 use crate::id::{Incarnation, ProcId};
-use crate::limits::{DEATHS_KEPT_MAX, EARLIER_STDERR_BYTES_MAX, EXIT_STATUS_WAIT_NS};
+use crate::limits::{DEATHS_KEPT_MAX, EARLIER_STDERR_BYTES_MAX, ENDED_PROCS_MAX, EXIT_STATUS_WAIT_NS};
 use crate::restart::{Decision, Scope};
 
 impl Agent {
@@ -143,12 +143,19 @@ impl Agent {
         }
     }
 
-    /// Its owner may wait for its memory.
+    /// Its owner may wait for its memory. Of those that ended long ago nothing is kept.
     fn tell_gone(&mut self, id: ProcId) {
         if let Some(owner) = self.procs.get(&id).map(|proc| proc.owner)
             && self.hears(owner)
         {
             self.tell(owner, id, Status::Gone);
+        }
+        self.ended.push_back(id);
+        if self.ended.len() > ENDED_PROCS_MAX
+            && let Some(oldest) = self.ended.pop_front()
+            && let Some(Phase::Over { gone: true, .. }) = self.procs.get(&oldest).map(|proc| &proc.phase)
+        {
+            self.procs.remove(&oldest);
         }
     }
 

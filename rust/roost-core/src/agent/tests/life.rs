@@ -1,6 +1,7 @@
 //! From start to end of one proc, and of those that belong to it.
 
 use super::*;
+use crate::limits;
 
 #[test]
 fn a_proc_starts_comes_up_and_stops() {
@@ -540,4 +541,36 @@ fn closing_ends_all_and_starts_none() {
     rig.wait(3600 * SECOND);
     assert_eq!(rig.launches(), []);
     assert!(rig.agent.is_empty());
+}
+
+#[test]
+fn what_ended_long_ago_is_forgotten() {
+    let mut rig = Rig::new();
+    let ended = u64::try_from(limits::ENDED_PROCS_MAX).unwrap() + 1;
+    // Above the driver's own number.
+    let numbers: Vec<u64> = (0..=ended).map(|at| DRIVER + 1 + at).collect();
+    for &number in &numbers {
+        rig.say(DRIVER, ToAgent::Spawn(Box::new(spawn(&[number]))));
+        rig.come_up(number, 0);
+    }
+    let (lives, dead) = numbers.split_first().unwrap();
+    for &number in dead {
+        rig.crash(number, 0);
+    }
+    let ask = |rig: &mut Rig, number| {
+        rig.take();
+        rig.say(*lives, ToAgent::Connect { proc: proc(number) });
+        rig.notices(*lives)
+    };
+    assert_eq!(
+        ask(&mut rig, dead[0]),
+        [ToClient::ConnectFailed {
+            proc: proc(dead[0]),
+            reason: "there is no such proc on this host".to_owned()
+        }]
+    );
+    assert!(
+        matches!(ask(&mut rig, dead[1]).as_slice(), [ToClient::Member(member), ToClient::ConnectFailed { .. }]
+        if matches!(member.status, Status::Failed { .. }))
+    );
 }
