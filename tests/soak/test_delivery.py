@@ -17,7 +17,7 @@ from roost import ActorDied, Restart, this_host
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 POLICY = Restart(limit=1_000_000, within_s=60, backoff_s=(0.001, 0.001))
-LIFE_S = (0.01, 0.2)
+LIFE_S = (0.005, 0.08)
 
 
 async def spawned(folder, count):
@@ -49,7 +49,7 @@ async def kill_again_and_again(procs, end):
 
 @on_a_loop
 async def test_what_is_sent_to_a_receiver_that_is_killed_is_delivered_once_or_returned(rounds, figures, tmp_path):
-    count = rounds(100_000, 1_000_000)
+    count = rounds(150_000, 1_000_000)
     page = Page(tmp_path, count)
     procs, sender, receiver = await spawned(tmp_path, count)
     async with procs:
@@ -86,7 +86,7 @@ async def test_what_is_sent_to_a_receiver_that_is_killed_is_delivered_once_or_re
 
 @on_a_loop
 async def test_what_a_sender_that_is_killed_had_sent_arrives_once_and_without_gaps(rounds, figures, tmp_path):
-    count = rounds(100_000, 1_000_000)
+    count = rounds(150_000, 1_000_000)
     page = Page(tmp_path, count)
     procs, sender, receiver = await spawned(tmp_path, count)
     async with procs:
