@@ -10,7 +10,8 @@ import threading
 import numpy as np
 import pytest
 from loops import in_the_job
-from working import NeverPickles, Worker
+from travelling import NeverPickles
+from working import Worker
 
 from roost import Actor, Channel, Config, configure, context, each, endpoint, handle, run, this_host, this_proc
 from roost.errors import MessageTooLargeError, StoppedError

@@ -9,7 +9,8 @@ import threading
 import numpy as np
 import pytest
 from loops import handled, in_the_job
-from working import NeverPickles, NeverUnpickles, Worker
+from travelling import NeverPickles, NeverUnpickles
+from working import Worker
 
 from roost import ActorDied, Channel, Port, this_host
 from roost.errors import StoppedError

@@ -5,7 +5,8 @@ import asyncio
 import numpy as np
 import pytest
 from loops import in_the_job
-from working import GoneError, NeverPickles, NeverUnpickles, OnlyThere, Worker
+from travelling import GoneError, NeverPickles, NeverUnpickles, OnlyThere
+from working import Worker
 
 from roost import Channel, MeshError, Point, ProcMesh, ValueMesh, context
 from roost.errors import RemoteError
