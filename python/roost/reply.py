@@ -36,7 +36,34 @@ if TYPE_CHECKING:
         def close(self) -> None: ...
 
 else:
-    _Awaited = asyncio.Future
+
+    class _HidesSteps(type):
+        """Leaves `_Steps` out of what a class says of its bases.
+
+        `asyncio.wait` refuses whatever has all methods of a coroutine, and looks for them there. Hidden by `__getattr__`
+        instead, they would make each use of a reply's other attributes several times as slow.
+        """
+
+        @property
+        def __mro__(cls) -> tuple[type, ...]:
+            return tuple(base for base in type.__dict__["__mro__"].__get__(cls) if base is not _Steps)
+
+    class _Steps:
+        """What a task that `create_task(reply)` made steps it by."""
+
+        __slots__ = ()
+
+        def send(self, value: None, /) -> Any:
+            return _steps(self).send(value)
+
+        def throw(self, *error: Any) -> Any:
+            return _steps(self).throw(*error)
+
+        def close(self) -> None:
+            _steps(self).close()
+
+    class _Awaited(_Steps, asyncio.Future, metaclass=_HidesSteps):
+        __slots__ = ()
 
 
 class Reply(_Awaited[R]):
@@ -157,17 +184,7 @@ class Reply(_Awaited[R]):
         if not finished.wait(timeout):
             raise CallTimeoutError(f"no reply within {timeout} s; the call goes on, cancel() ends it")
 
-    if not TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Any:
-            # Not methods of the class: `asyncio.wait` would take a reply for a coroutine, which it refuses.
-            if name in _OF_A_COROUTINE:
-                return getattr(_steps(self), name)
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-
-
-# What a task that `create_task(reply)` made steps it by.
-_OF_A_COROUTINE = frozenset(("send", "throw", "close"))
 # The coroutine side of replies that were given to `create_task`: a few at a time, so not a slot of each reply.
 _STEPS: dict[Reply[Any], Generator[Any, None, Any]] = {}
 
