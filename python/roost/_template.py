@@ -61,6 +61,9 @@ def main() -> None:
     count, *texts = packet[1:].decode().split("\0")
     preload, sys_path = texts[: int(count)], texts[int(count) :]
     template = _Template(sock, fds[0])
+    if template.is_orphaned():
+        # The driver ended before this process was tied to it.
+        os._exit(0)
     refusal = None
     try:
         _import(preload, sys_path)
@@ -171,6 +174,12 @@ class _Template:
         packet = _ANSWER.pack(letter, incarnation, proc, number) + text.encode(errors="replace")[:_TEXT_BYTES_MAX]
         with suppress(ConnectionError):
             socket.send_fds(self._sock, [packet], fds)
+
+    def is_orphaned(self) -> bool:
+        """Whether the driver has ended."""
+        poll = select.poll()
+        poll.register(self._driver, select.POLLIN)
+        return bool(poll.poll(0))
 
     def serve(self) -> tuple[int, int, list[int]]:
         """Fork and reap until the agent or the driver ends; returns only in a child, with what that is to be."""
