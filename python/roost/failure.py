@@ -175,7 +175,7 @@ class Failure(Frozen, kw_only=True):
         ending = {
             "error": "raised" if self.origin == "user" else "failed",
             "exit": f"exited with {code}",
-            "signal": f"was killed by {_signal_name(self.signal)}",
+            "signal": f"was killed by {signal_name(self.signal)}",
             "oom": "was killed because memory ran out; give it more, or run fewer procs on a host",
             "lost": "was lost, its host is out of reach",
             "start": "did not start",
@@ -369,7 +369,8 @@ class Bind(Frozen):
             check_integer("Bind", "numa_node", self.numa_node, least=0, instead="leave it out for any node")
 
 
-def _signal_name(number: int | None) -> str:
+def signal_name(number: int | None) -> str:
+    """A signal as people know it."""
     if number is None:
         return "a signal"
     import signal

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from roost.failure import signal_name
 from roost.owning import ENDED, OwnedMesh, noted
 
 if TYPE_CHECKING:
@@ -134,6 +135,11 @@ class OwnedProcs(OwnedMesh):
 
     def _stopped(self, rank: int, incarnation: int, failure: Failure) -> None:
         reason = failure.reason or self.mesh_stopped or "stopped"
+        if failure.signal is not None:
+            _logger.warning(
+                "%s did not end by itself when it was stopped (%s): %s ended it. Where it was stuck is in its output, and in "
+                "states(): failure.stderr", self.rank_name(rank), reason, signal_name(failure.signal),
+            )  # fmt: skip
         self._leaves(rank)
         self.set_state(rank, "stopped", reason=reason, failure=failure, incarnation=incarnation)
         self.tell("stopped", rank, reason)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import os
+import signal
+import sys
 import threading
 import time
 import traceback
@@ -35,6 +38,8 @@ def run_proc(spec: dict[str, Any], control: Control, data_fd: int, started_page_
     _config.use(_config.Config.from_builtins(spec["config"]))
     if spec.get("cpus"):
         os.sched_setaffinity(0, spec["cpus"])
+    # Whoever has to be ended by a signal says where it was stuck; the log and its failure show that.
+    faulthandler.register(signal.SIGTERM, sys.__stderr__ or sys.stderr, chain=True)
     code = uvloop.run(_live(spec, control, data_fd, started_page_fd))
     process.install(None)
     return code

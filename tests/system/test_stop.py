@@ -141,7 +141,7 @@ async def test_the_grace_is_for_threads(tmp_path):
 
 @pytest.mark.slow
 @on_a_loop
-async def test_a_stop_is_over_in_time_whatever_its_procs_do(tmp_path):
+async def test_a_stop_is_over_in_time_whatever_its_procs_do(tmp_path, caplog):
     """Blocked in C, holding the GIL, deaf to SIGTERM, never giving in."""
     procs = this_host().spawn_procs({"gpus": 4})
     mortals = procs.spawn("mortals", Mortal)
@@ -162,6 +162,13 @@ async def test_a_stop_is_over_in_time_whatever_its_procs_do(tmp_path):
             await reply
     # Its memory is free too, and what it held of other devices.
     assert all(process_state(pid) in "XZ" for pid in pids)
+    # Who had to be ended by SIGTERM has told where it was stuck, the GIL held or not.
+    states = await procs.states()
+    assert [state.failure.signal for state in states] == [15, 15, 9, 15]
+    assert "in block_loop" in states[0].failure.stderr
+    assert "in hold_gil" in states[1].failure.stderr
+    ended = [record.message for record in caplog.records if "did not end by itself" in record.message]
+    assert len(ended) == 4
 
 
 @on_a_loop
