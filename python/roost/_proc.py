@@ -79,7 +79,7 @@ def begin(proc: int, incarnation: int, fds: list[int]) -> None:
         spec["actors"] += _split(_take(ends.pop("recorded")))
     data, started = ends.pop("data"), ends.pop("started")
     # From here on the host's agent sees this process end, and this process ends with its driver.
-    control = Control.start_client(spec["job"], proc, incarnation, spec["owner"], ends)
+    control = Control.start_client(spec["job"], proc, incarnation, ends)
     _settle(spec, f"{spec['job'].hex()}/{proc:016x}/{incarnation:08x}")
     from roost.serving import run_proc
 

@@ -23,8 +23,6 @@ PortValue: TypeAlias = "bytes | tuple[bytes, Sequence[Any]]"
 
 # Items of a stream on their way before its generator waits.
 STREAM_WINDOW = 64
-# What a receiver that is closed says that it took.
-_CLOSED = (1 << 64) - 1
 # What the reader of a stream says: the call, the rank, and how many values it took.
 _TAKEN = struct.Struct("<QIQ")
 
@@ -52,7 +50,7 @@ class Ports:
         self._receivers.pop(port, None)
         self._kept.pop(port, None)
         for sender in senders:
-            self.taken(port, sender, _CLOSED)
+            self._closed(port, sender)
 
     def sender(self, proc: int, port: int, limit: int) -> PortSender:
         """This process's way to a port."""
@@ -87,7 +85,7 @@ class Ports:
         if receiver is not None:
             receiver.push(sender, what, payload if buffers is None else (payload, buffers))
         else:
-            self.taken(port, sender, _CLOSED)
+            self._closed(port, sender)
 
     def taken(self, port: int, sender: int, total: int) -> None:
         """A receiver of this process took values."""
@@ -100,10 +98,19 @@ class Ports:
         """The receiver of a port that we send to took values."""
         sender = self._senders.get((receiver, port))
         if sender is not None:
-            if total == _CLOSED:
-                sender.end(self._closed_error())
-            else:
-                sender.taken(total)
+            sender.taken(total)
+
+    def _closed(self, port: int, sender: int) -> None:
+        if sender == self._runtime.proc:
+            self.ended(port, sender)
+        elif not self._runtime.closed:
+            self._runtime.node.port_closed(sender, port)
+
+    def ended(self, port: int, receiver: int) -> None:
+        """The receiver of a port that we send to takes no more."""
+        sender = self._senders.get((receiver, port))
+        if sender is not None:
+            sender.end(self._closed_error())
 
     def peer_gone(self, proc: int, error: ActorDied) -> None:
         """A process has ended: so have its ports, and receivers hear that it sends no more."""

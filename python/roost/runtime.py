@@ -169,7 +169,7 @@ class Runtime:
             "bounded": calls.bounded, "stopped": self.raise_stopped, "undelivered": self.letters.bounced,
             "handling": handling.get, "connect": self._connect, "system": self._system,
             "work": self.workers.start, "cancelled": lambda runner, message: runner.cancel(message), "port_item": self.ports.came,
-            "port_taken": self.ports.took, "broken": self._broken, "room": calls.room, "sent": Done(),
+            "port_taken": self.ports.took, "port_closed": self.ports.ended, "broken": self._broken, "room": calls.room, "sent": Done(),
             "too_large": calls.too_large,
         })  # fmt: skip
         self.loop.add_reader(self.control.fd, self.members.on_notices)

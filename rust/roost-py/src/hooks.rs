@@ -68,6 +68,8 @@ pub(crate) struct Hooks {
     pub(crate) broken: Py<PyAny>,
     /// `port_taken(port, receiver's proc, total)`: the receiver of a port took so many values.
     pub(crate) port_taken: Py<PyAny>,
+    /// `port_closed(port, receiver's proc)`: the receiver of a port takes no more.
+    pub(crate) port_closed: Py<PyAny>,
     /// `room(mesh) -> awaitable`: what a broadcast that had to be queued gives.
     pub(crate) room: Py<PyAny>,
     /// What a broadcast that has left gives: an awaitable that is done.
@@ -122,6 +124,7 @@ impl Hooks {
             port_item: get("port_item")?,
             broken: get("broken")?,
             port_taken: get("port_taken")?,
+            port_closed: get("port_closed")?,
             room: get("room")?,
             sent: get("sent")?,
             too_large: get("too_large")?,
@@ -181,6 +184,7 @@ impl Hooks {
             &self.port_item,
             &self.broken,
             &self.port_taken,
+            &self.port_closed,
             &self.room,
             &self.sent,
             &self.too_large,

@@ -34,7 +34,6 @@ pub(crate) struct Mail {
     /// The endpoint's name where the table has none such.
     pub(crate) name: Option<Arc<str>>,
     pub(crate) sizes: Option<Arc<[u8]>>,
-    pub(crate) chain: Option<Arc<[u8]>>,
     pub(crate) payload: Payload,
     /// Bytes of the payload, as the sender counts them against its credit.
     pub(crate) bytes: u64,
@@ -65,7 +64,6 @@ impl Mail {
             endpoint: self.endpoint.clone(),
             name: self.name.clone(),
             sizes: self.sizes.clone(),
-            chain: self.chain.clone(),
             payload: self.payload.clone_ref(py),
             page: self.page.clone(),
             ..*self
@@ -87,7 +85,7 @@ pub struct Message {
     cancelled: AtomicBool,
     /// The arguments were unpickled: an error from now on is the endpoint's own.
     loaded: AtomicBool,
-    /// Stream items sent, and how many of them the caller has taken.
+    /// Stream items sent.
     items: AtomicU64,
 }
 
@@ -277,11 +275,5 @@ impl Message {
     #[getter]
     fn runner(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         self.cell.get().runner(py)
-    }
-
-    /// The pickled payload itself, for Roost's own messages.
-    #[getter]
-    fn payload(&self, py: Python<'_>) -> Py<PyBytes> {
-        self.mail.payload.pickle.clone_ref(py)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use roost_core::id::MeshId;
-use roost_core::wire::{Chain, ChainBuffer, MessageHeader, Run, RunsBuffer};
+use roost_core::wire::{Chain, MessageHeader, Run, RunsBuffer};
 
 use crate::payload::Payload;
 
@@ -20,7 +20,6 @@ pub(crate) struct Outgoing {
     pub(crate) sizes: Arc<[u8]>,
     pub(crate) deadline: i64,
     pub(crate) flags: u8,
-    pub(crate) chain: Option<Arc<ChainBuffer>>,
     pub(crate) payload: Payload,
     /// Actors of the mesh in the proc that it goes to.
     pub(crate) slots: u32,
@@ -41,7 +40,7 @@ impl Outgoing {
             runs: self.runs.as_runs(),
             endpoint: &self.name,
             sizes: &self.sizes,
-            chain: self.chain.as_ref().map_or(Chain::EMPTY, |chain| chain.as_chain()),
+            chain: Chain::EMPTY,
         }
     }
 
@@ -92,7 +91,6 @@ impl Outgoing {
             sizes: Arc::clone(&self.sizes),
             deadline: self.deadline,
             flags: self.flags,
-            chain: self.chain.clone(),
             payload: self.payload.clone_ref(py),
             slots: self.slots,
             bytes: self.bytes,

@@ -103,7 +103,7 @@ pub struct PortItem {
     pub flags: u8,
 }
 
-/// Nothing more comes through a port, or nothing more is wanted.
+/// The receiver of a port is closed: nothing more is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PortClose {
     /// The port, as its receiver numbered it.

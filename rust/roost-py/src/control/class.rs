@@ -11,7 +11,7 @@ use std::time::Duration;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::{PyDict, PyList};
 use roost_core::control::{Bytes, Environ, Launch, Rank, Spawn, TemplateKey, ToAgent, ToClient};
 use roost_core::id::{Incarnation, JobId, ProcId};
 use rustix::process::{child_subreaper, getpid, set_child_subreaper};
@@ -46,9 +46,6 @@ pub(crate) struct Control {
     ends: Ends,
     /// The process that it works in; a fork of that has no thread.
     pid: u32,
-    job: JobId,
-    proc: ProcId,
-    incarnation: Incarnation,
     agent: Option<AgentSide>,
     is_closed: AtomicBool,
 }
@@ -85,27 +82,19 @@ impl Control {
             drain_logs,
             was_subreaper,
         });
-        Ok(Self::new(link, (job, proc, Incarnation::default()), agent))
+        Ok(Self::new(link, agent))
     }
 
     /// Start the client of the host's agent in this process, a proc. Takes the descriptors over.
     #[staticmethod]
-    fn start_client(
-        job: [u8; 16],
-        proc: u64,
-        incarnation: u32,
-        owner: u64,
-        fds: HashMap<String, i32>,
-    ) -> PyResult<Self> {
-        let (job, proc, _owner) = (JobId(job), proc_id(proc)?, proc_id(owner)?);
-        let incarnation = Incarnation(incarnation);
+    fn start_client(job: [u8; 16], proc: u64, incarnation: u32, fds: HashMap<String, i32>) -> PyResult<Self> {
         let mut fds = fds;
         for name in ["tombstone_a", "tombstone_b"] {
             tombstone::hold(take_descriptor(&mut fds, name)?)?;
         }
         let control = take_descriptor(&mut fds, "control")?;
         let driver = take_descriptor(&mut fds, "driver")?;
-        let mark = descendants::mark(job, Some(proc), incarnation);
+        let mark = descendants::mark(JobId(job), Some(proc_id(proc)?), Incarnation(incarnation));
         let link = start_thread(&[control.as_fd(), driver.as_fd()], move |door, mut given| {
             let (Some(driver), Some(control)) = (given.pop(), given.pop()) else {
                 return;
@@ -115,28 +104,13 @@ impl Control {
                 Err(error) => fail(door, &error.into()),
             }
         })?;
-        Ok(Self::new(link, (job, proc, incarnation), None))
+        Ok(Self::new(link, None))
     }
 
     /// An eventfd, readable when `drain` has something.
     #[getter]
     fn fd(&self) -> i32 {
         self.ends.event.as_raw_fd()
-    }
-
-    #[getter]
-    fn job<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.job.0)
-    }
-
-    #[getter]
-    fn proc(&self) -> u64 {
-        self.proc.get()
-    }
-
-    #[getter]
-    fn incarnation(&self) -> u32 {
-        self.incarnation.0
     }
 
     /// All notices so far, in order.
@@ -382,18 +356,11 @@ impl Drop for Control {
 }
 
 impl Control {
-    fn new(
-        (shared, ends): (Arc<Shared>, Ends),
-        (job, proc, incarnation): (JobId, ProcId, Incarnation),
-        agent: Option<AgentSide>,
-    ) -> Self {
+    fn new((shared, ends): (Arc<Shared>, Ends), agent: Option<AgentSide>) -> Self {
         Self {
             shared,
             ends,
             pid: process::id(),
-            job,
-            proc,
-            incarnation,
             agent,
             is_closed: AtomicBool::new(false),
         }

@@ -50,7 +50,7 @@ pub(crate) enum Action {
         runner: Py<PyAny>,
         message: Py<crate::message::Message>,
     },
-    /// A value for a port, or word from one: (port, sender, flags, payload).
+    /// A value for a port, or the word of a sender that it sends no more.
     PortItem {
         port: u64,
         sender: u64,
@@ -58,7 +58,9 @@ pub(crate) enum Action {
         payload: Payload,
     },
     /// The receiver of a port took so many values.
-    PortTaken { port: u64, sender: u64, total: u64 },
+    PortTaken { port: u64, receiver: u64, total: u64 },
+    /// The receiver of a port takes no more.
+    PortClosed { port: u64, receiver: u64 },
     /// Tell a sender that a message has left a mailbox without being started.
     Grant {
         to: (u64, u32),
@@ -162,8 +164,15 @@ impl Node {
                     .port_item
                     .call1(py, (port, sender, flags, payload.pickle, buffers))?;
             }
-            Action::PortTaken { port, sender, total } => {
-                hooks.port_taken.call1(py, (port, sender, total))?;
+            Action::PortTaken {
+                port,
+                receiver,
+                total,
+            } => {
+                hooks.port_taken.call1(py, (port, receiver, total))?;
+            }
+            Action::PortClosed { port, receiver } => {
+                hooks.port_closed.call1(py, (port, receiver))?;
             }
             Action::Grant { to, actor, amount } => self.grant(py, to, actor, amount)?,
             Action::Bounce { mail, reason } => self.bounce(py, &mail, reason.bind(py))?,

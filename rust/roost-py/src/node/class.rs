@@ -208,6 +208,11 @@ impl Node {
         ports::port_taken(self, py, proc, port, total)
     }
 
+    /// Tell a port's sender that its receiver takes no more.
+    fn port_closed(&self, py: Python<'_>, proc: u64, port: u64) -> PyResult<()> {
+        ports::port_closed(self, py, proc, port)
+    }
+
     /// This process stopped a mesh of its own: from now on its verbs raise.
     fn set_stopped(&self, mesh: u64) {
         self.lock().stopped.insert(mesh);
@@ -217,14 +222,6 @@ impl Node {
     #[expect(clippy::needless_pass_by_value, reason = "Python's list becomes a Vec")]
     fn forget_owned(&self, mesh: u64, procs: Vec<u64>) {
         connecting::forget_owned(self, mesh, &procs);
-    }
-
-    /// Whether there is a connection to this proc.
-    fn connected(&self, proc: u64) -> bool {
-        self.lock()
-            .peers
-            .get(&proc)
-            .is_some_and(|peer| peer.standing == Standing::Live)
     }
 
     /// Calls in flight to a proc: how loaded it is, as far as this process knows.

@@ -1,7 +1,7 @@
 //! Values sent to ports, outside calls.
 
 use pyo3::prelude::*;
-use roost_core::wire::{Credit, CreditTarget, PortItem};
+use roost_core::wire::{Credit, CreditTarget, FrameHeader, PortClose, PortItem};
 
 use super::Node;
 use crate::payload::from_serialize;
@@ -40,17 +40,31 @@ pub(super) fn send_port_item(
 }
 
 pub(super) fn port_taken(node: &Node, py: Python<'_>, proc: u64, port: u64, total: u64) -> PyResult<()> {
+    let credit = Credit {
+        target: CreditTarget::Port(port),
+        messages: total,
+        bytes: 0,
+    };
+    tell(node, py, proc, &credit)
+}
+
+pub(super) fn port_closed(node: &Node, py: Python<'_>, proc: u64, port: u64) -> PyResult<()> {
+    let close = PortClose {
+        port,
+        reason: 0,
+        flags: 0,
+    };
+    tell(node, py, proc, &close)
+}
+
+/// Say something small to a port's sender. One that is gone need not hear it.
+fn tell(node: &Node, py: Python<'_>, proc: u64, header: &impl FrameHeader) -> PyResult<()> {
     let mut actions = Vec::new();
     {
         let mut state = node.lock();
         if let Some(link) = state.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) {
-            let credit = Credit {
-                target: CreditTarget::Port(port),
-                messages: total,
-                bytes: 0,
-            };
             // Small, and always taken.
-            let _ = link.session.push(&credit, &[]);
+            let _ = link.session.push(header, &[]);
             state.wrote(proc, &mut actions);
         }
     }

@@ -162,7 +162,7 @@ impl State {
                 CreditTarget::Port(port) => {
                     actions.push(Action::PortTaken {
                         port,
-                        sender: from.proc,
+                        receiver: from.proc,
                         total: credit.messages,
                     });
                 }
@@ -179,12 +179,9 @@ impl State {
                 });
             }
             Content::PortClose(close) => {
-                let payload = Payload::plain(PyBytes::new(py, b"").unbind());
-                actions.push(Action::PortItem {
+                actions.push(Action::PortClosed {
                     port: close.port,
-                    sender: from.proc,
-                    flags: u8::MAX,
-                    payload,
+                    receiver: from.proc,
                 });
             }
             Content::Goodbye(_) | Content::Ack => {}
@@ -222,7 +219,6 @@ impl State {
             .meshes
             .get(&mesh)
             .and_then(|hosted| hosted.endpoints.get(header.endpoint));
-        let chain: Option<Arc<[u8]>> = None;
         let one = header.runs.one();
         let mail = Mail {
             sender: from.proc,
@@ -236,7 +232,6 @@ impl State {
             name: endpoint.is_none().then(|| Arc::from(header.endpoint)),
             endpoint,
             sizes,
-            chain,
             payload,
             bytes,
             page: self.page.clone(),

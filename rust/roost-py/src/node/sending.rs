@@ -255,7 +255,6 @@ pub(super) fn send_system(
         sizes: Arc::from([]),
         deadline: 0,
         flags: 0,
-        chain: None,
         slots: 0,
         bytes: payload.size(py) as u64,
         payload,

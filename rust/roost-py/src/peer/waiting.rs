@@ -133,7 +133,7 @@ impl Link {
         all
     }
 
-    /// Drop the waiting messages of a call that was cancelled. Whether there was one.
+    /// Take out the waiting messages of a call that was cancelled.
     pub(crate) fn forget_call(&mut self, call: u64) -> Vec<Outgoing> {
         let mut dropped = Vec::new();
         for queue in self.waiting.values_mut() {
@@ -158,7 +158,7 @@ impl Link {
         self.awaited.retain(|(of, _), _| *of != mesh);
     }
 
-    /// Number of messages that wait for credit.
+    /// Whether messages wait for credit or for room.
     pub(crate) fn waits(&self) -> bool {
         !self.waiting.is_empty() || !self.stalled.is_empty()
     }
