@@ -6,7 +6,10 @@ from typing import Any, Literal, Self, TypeAlias, final
 
 from typing_extensions import Buffer
 
+from roost.lane import Hooks
+
 __all__ = [
+    "HOOKS",
     "Cell",
     "Control",
     "Done",
@@ -28,6 +31,8 @@ __all__ = [
 ]
 
 __version__: str
+HOOKS: list[str]
+"""The names of what the data lane calls: the members of `roost.lane.Hooks`."""
 
 _Run: TypeAlias = tuple[int, int, int, int, int]
 """(slot, count, slot stride, rank, rank stride)."""
@@ -100,7 +105,7 @@ class Node:
     def __new__(
         cls, job: bytes, proc: int, incarnation: int, python: tuple[int, int], limits: Mapping[str, int | float]
     ) -> Self: ...
-    def open(self, hooks: dict[str, Any]) -> None: ...
+    def open(self, hooks: Hooks) -> None: ...
     def set_started_page(self, fd: int) -> None: ...
     def mark_forked(self) -> None: ...
     def adopt(self, proc: int, incarnation: int, fd: int, slot: int) -> None: ...

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from roost import process, serialize
 from roost._exceptions import add_note
 from roost.errors import ActorDied, MessageTooLargeError, StoppedError
-from roost.gathered import GatheredReply
 from roost.mesh import ActorMesh, Each
-from roost.reply import Broadcast, Reply, fail_reply
+from roost.reply import Broadcast, Reply
 from roost.shape import ValueMesh
 from roost.stops import lost_error, stopped_error
 
@@ -21,13 +20,14 @@ if TYPE_CHECKING:
 
     from roost._roost import Verb
     from roost.failure import Failure
+    from roost.gathered import GatheredReply
+    from roost.lane import Sink
     from roost.runtime import Runtime
 
 __all__ = ["Calls"]
 
 _logger = logging.getLogger("roost")
 
-ERROR, DROPPED = 1, 4
 # Errors that may be the echo of a peer's death, which is better told as that death.
 _ECHOES = (OSError, EOFError)
 
@@ -93,36 +93,31 @@ class Calls:
         """A message passes the limit."""
         raise MessageTooLargeError(size, self.runtime.config.message_bytes_max, "message_bytes_max")
 
-    def bounded(self, reply: Any, call: int, deadline: int) -> None:
+    def bounded(self, sink: Sink, call: int, deadline: int) -> None:
         """A call has a deadline, in ns of the monotonic clock."""
         left = (deadline - time.monotonic_ns()) / 1e9
-        timer = self.runtime.loop.call_later(max(0.0, left), self._expired, reply, call, left)
-        reply.add_done_callback(lambda _: timer.cancel()) if isinstance(reply, Reply) else None
+        timer = self.runtime.loop.call_later(max(0.0, left), self._expired, sink, call, left)
+        if isinstance(sink, Reply):
+            sink.add_done_callback(lambda _: timer.cancel())
 
-    def _expired(self, reply: Any, call: int, timeout: float) -> None:
+    def _expired(self, sink: Sink, call: int, timeout: float) -> None:
         from roost.errors import CallTimeoutError
 
         error = CallTimeoutError(
             f"no reply within {timeout:.3g} s" if timeout > 0 else "the deadline had passed when the call was sent"
         )
-        if isinstance(reply, GatheredReply) or not isinstance(reply, Reply):
-            if reply.live and not (isinstance(reply, GatheredReply) and reply.cancelled()):
-                self.runtime.node.cancel(call)
-                reply.rank_errors([(rank, error) for rank in sorted(reply.live)])
-        elif not reply.done():
+        ranks = sink.open_ranks()
+        if ranks:
             self.runtime.node.cancel(call)
-            fail_reply(reply, error)
+            sink.fail_ranks([(rank, error) for rank in ranks])
 
     def room(self, mesh: ActorMesh) -> Broadcast:
         """What a broadcast gives that had to wait: an awaitable that is done when messages to the mesh flow again."""
         return Broadcast(lambda: self.runtime.wait_for_room(mesh))
 
     # Answers that are not values -------------------------------------------------------------------------------------------
-    def errored(self, sink: Any, rank: int, status: int, payload: bytes) -> None:
-        """An endpoint raised, or its actor did not take the message."""
-        if status == DROPPED:
-            self.fail(sink, rank, self._dropped(payload))
-            return
+    def errored(self, sink: Sink, rank: int, payload: bytes) -> None:
+        """An endpoint raised."""
         note, dumped = pickle.loads(payload)
         error = serialize.load_exception(dumped, note)
         if isinstance(error, _ECHOES) and not isinstance(error, (ActorDied, TimeoutError)):
@@ -130,6 +125,10 @@ class Calls:
             self.runtime.loop.call_later(self.runtime.config.echo_hold_s, self.fail, sink, rank, error)
         else:
             self.fail(sink, rank, error)
+
+    def dropped(self, sink: Sink, rank: int, payload: bytes) -> None:
+        """An actor did not take a message."""
+        self.fail(sink, rank, self._dropped(payload))
 
     def _dropped(self, payload: bytes) -> BaseException:
         if not payload:
@@ -143,21 +142,20 @@ class Calls:
         error.__cause__ = unheard.original()
         return error
 
-    def unloadable(self, sink: Any, rank: int, error: BaseException) -> None:
+    def unloadable(self, sink: Sink, rank: int, error: BaseException) -> None:
         """A value arrived that does not unpickle here."""
         add_note(error, "while the value that an endpoint returned was unpickled by its caller")
         self.fail(sink, rank, error)
 
-    def fail(self, sink: Any, rank: int, error: BaseException) -> None:
+    def fail(self, sink: Sink, rank: int, error: BaseException) -> None:
         """Give a call its error."""
         self.runtime.hearing.carried(error.failure if isinstance(error, ActorDied) else None, sink)
-        if isinstance(sink, GatheredReply) or not isinstance(sink, Reply):
-            sink.rank_errors([(max(rank, 0), error)])
-        else:
-            fail_reply(sink, error)
+        sink.fail_ranks([(rank, error)])
 
     # The dead --------------------------------------------------------------------------------------------------------------
-    def refused(self, sink: Any, mesh: ActorMesh, endpoint: str, gone: list[tuple[int, list[int]]], call: int) -> None:
+    def refused(
+        self, sink: Sink | None, mesh: ActorMesh, endpoint: str, gone: list[tuple[int, list[int]]], call: int
+    ) -> None:
         """Procs of the mesh are gone or down: their ranks are answered at once, all of them together."""
         if sink is None:
             for proc, ranks in gone:
@@ -170,10 +168,7 @@ class Calls:
                 self.runtime.hearing.carried(error.failure, sink)
                 errors.append((rank, error))
         self.runtime.node.settle(call, [rank for rank, _ in errors])
-        if isinstance(sink, GatheredReply) or not isinstance(sink, Reply):
-            sink.rank_errors(errors)
-        else:
-            fail_reply(sink, errors[0][1])
+        sink.fail_ranks(errors)
 
     def _gone_error(self, mesh: ActorMesh, proc: int, rank: int) -> ActorDied:
         owned = self.runtime.owned.get(mesh._id)
@@ -191,12 +186,10 @@ class Calls:
         for rank in ranks:
             self.runtime.letters.add(mesh._id, mesh._shape.base_rank(rank), endpoint, reason, failure)
 
-    def orphaned(self, lost: list[tuple[Any, list[int], bool]], error_of: Callable[[bool], ActorDied]) -> None:
+    def orphaned(self, lost: list[tuple[Sink, list[int], bool]], error_of: Callable[[bool], ActorDied]) -> None:
         """Calls that a proc's death leaves open."""
         for sink, ranks, maybe_executed in lost:
             error = error_of(maybe_executed)
             self.runtime.hearing.carried(error.failure, sink)
-            if isinstance(sink, GatheredReply) or not isinstance(sink, Reply):
-                sink.rank_errors([(rank, error) for rank in ranks])
-            else:
-                fail_reply(sink, error)
+            # The call of one rank names none.
+            sink.fail_ranks([(rank, error) for rank in ranks or (0,)])

@@ -10,6 +10,7 @@ from roost.reply import Reply, fail_reply
 
 if TYPE_CHECKING:
     from roost.context import Handling
+    from roost.lane import Sink
     from roost.runtime import Runtime
 
 __all__ = ["Elsewhere"]
@@ -29,21 +30,18 @@ class Elsewhere:
             done: Reply[None] = Reply(loop=loop)
             loop.call_soon_threadsafe(self._broadcast, verb, packed, done)
             return done
-        sink: Any = args[0] if verb.is_stream else verb.new_sink()
+        sink: Sink = args[0] if verb.is_stream else verb.new_sink()
         loop.call_soon_threadsafe(self._send, verb, sink, packed, handling.get())
         return sink
 
-    def _send(self, verb: Any, sink: Any, packed: Any, scope: Handling | None) -> None:
-        if isinstance(sink, Reply) and sink.done():
+    def _send(self, verb: Any, sink: Sink, packed: Any, scope: Handling | None) -> None:
+        if not sink.open_ranks():
             return
         token = handling.set(scope)
         try:
             verb.send_packed(sink, packed)
         except Exception as error:
-            if isinstance(sink, Reply):
-                fail_reply(sink, error)
-            else:
-                sink.rank_errors([(rank, error) for rank in sorted(sink.live)])
+            sink.refuse(error)
         finally:
             handling.reset(token)
 

@@ -11,7 +11,7 @@ from roost.errors import MeshError, RemoteError
 from roost.reply import Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from roost.shape import Point, ValueMesh
 
@@ -43,7 +43,7 @@ class GatheredReply(Reply[R]):
         self._values[rank] = value
         self._account()
 
-    def rank_errors(self, errors: list[tuple[int, BaseException]]) -> None:
+    def fail_ranks(self, errors: Sequence[tuple[int, BaseException]]) -> None:
         """Some ranks failed, at the same moment; the first to fail decide, later ones are listed in `later`."""
         named = [(self._point(rank), error) for rank, error in errors]
         for rank, error in errors:
@@ -66,9 +66,18 @@ class GatheredReply(Reply[R]):
         for _ in errors:
             self._account()
 
-    @property
-    def live(self) -> list[int]:
-        """The ranks that have not answered."""
+    def refuse(self, error: BaseException) -> None:
+        """The call cannot be sent: no rank answers."""
+        self._values = [error] * len(self._values)
+        self._remaining = 0
+        super().refuse(error)
+        if self._everything is not None and not self._everything.done():
+            self._everything.set_result(None)
+
+    def open_ranks(self) -> list[int]:
+        """The ranks that have not answered; none once the call was cancelled."""
+        if self.cancelled():
+            return []
         return [rank for rank, value in enumerate(self._values) if value is _PENDING]
 
     def _account(self) -> None:

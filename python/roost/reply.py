@@ -26,7 +26,7 @@ _exception = asyncio.Future.exception
 
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Generator
+    from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 
     class _Awaited(asyncio.Future[R], Coroutine[Any, Any, R]):
         """What type checkers see: a future that `create_task` takes as well."""
@@ -175,6 +175,18 @@ class Reply(_Awaited[R]):
         if not self.done():
             self._block(timeout)
         return _exception(self)
+
+    def open_ranks(self) -> Sequence[int]:
+        """The one rank, until it was answered."""
+        return () if self.done() else (0,)
+
+    def fail_ranks(self, errors: Sequence[tuple[int, BaseException]]) -> None:
+        """The one rank failed."""
+        fail_reply(self, errors[0][1])
+
+    def refuse(self, error: BaseException) -> None:
+        """The call cannot be sent."""
+        fail_reply(self, error)
 
     def _block(self, timeout: float | None) -> None:
         loop = self.get_loop()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import pickle
 import sys
 import threading
 import time
@@ -14,15 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from roost import config as _config
 from roost import process, serialize
-from roost._roost import Done, Node
+from roost._roost import Node
 from roost.context import handling
 from roost.dead_letters import DeadLetters, Job
-from roost.gathered import GatheredReply
 from roost.hearing import Hearing, left_unheard
+from roost.lane import Lent
 from roost.membership import Members
 from roost.news import News
 from roost.ports import Ports, Streams
-from roost.reply import Reply
 from roost.sharing import Sharing
 from roost.stops import stopped_error
 
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
     from roost.failure import Event, Failure
     from roost.mesh import ActorMesh, ProcMesh
     from roost.owning import OwnedMesh
+    from roost.reply import Reply
     from roost.runner import Runner
 
 __all__ = ["Job", "Runtime"]
@@ -159,19 +158,7 @@ class Runtime:
     # Life ----------------------------------------------------------------------------------------------------------------
     def open(self) -> None:
         """Join the loop of this thread."""
-        calls = self.calls
-        self.node.open({
-            "loop": self.loop, "dumps": pickle.dumps, "loads": pickle.loads, "dumps_parts": self.sharing.dump,
-            "loads_parts": lambda payload, buffers: pickle.loads(payload, buffers=buffers), "map": self.sharing.map,
-            "offer": self.sharing.offer, "released": self.sharing.release_soon,
-            "reply": Reply, "gathered_reply": GatheredReply, "pack": calls.pack, "begin": calls.begin,
-            "elsewhere": calls.elsewhere, "errored": calls.errored, "unloadable": calls.unloadable, "refused": calls.refused,
-            "bounded": calls.bounded, "stopped": self.raise_stopped, "undelivered": self.letters.bounced,
-            "handling": handling.get, "connect": self._connect, "system": self._system,
-            "work": self.workers.start, "cancelled": lambda runner, message: runner.cancel(message), "port_item": self.ports.came,
-            "port_taken": self.ports.took, "port_closed": self.ports.ended, "broken": self._broken, "room": calls.room, "sent": Done(),
-            "too_large": calls.too_large,
-        })  # fmt: skip
+        self.node.open(Lent(self))
         self.loop.add_reader(self.control.fd, self.members.on_notices)
 
     def check_usable(self) -> None:
@@ -259,18 +246,21 @@ class Runtime:
         if proc not in self.members.gone and not self.closed:
             self.node.send_system(proc, mesh, name, payload, runs)
 
-    def _system(self, name: str, mesh: int, sender: int, ranks: list[tuple[int, int]], payload: bytes) -> None:
+    def system(self, name: str, mesh: int, sender: int, ranks: list[tuple[int, int]], payload: bytes) -> None:
+        """A message for Roost itself came."""
         handler = self._system_handlers.get(name)
         if handler is None:
             _logger.warning("proc %x sent %r, which this version of roost does not know", sender, name)
         else:
             handler(mesh, sender, ranks, payload)
 
-    def _connect(self, proc: int) -> None:
+    def connect(self, proc: int) -> None:
+        """Ask for a connection."""
         # Not the control's own method: that would hold its descriptors after the end.
         self.control.connect(proc)
 
-    def _broken(self, proc: int, text: str) -> None:
+    def broken(self, proc: int, text: str) -> None:
+        """A connection carries no frames of ours: nothing can be known of that proc any more."""
         _logger.error("the connection to proc %x is broken: %s", proc, text)
         self.control.kill([proc], f"its connection is broken: {text}")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from roost.waiting import Bell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from roost.shape import Point
 
@@ -46,7 +46,15 @@ class StreamSink:
         self.live.discard(rank)
         self._push(rank, value, False)
 
-    def rank_errors(self, errors: list[tuple[int, BaseException]]) -> None:
+    def open_ranks(self) -> list[int]:
+        """The ranks that have not ended."""
+        return sorted(self.live)
+
+    def refuse(self, error: BaseException) -> None:
+        """The call cannot be sent: every rank failed."""
+        self.fail_ranks([(rank, error) for rank in self.open_ranks()])
+
+    def fail_ranks(self, errors: Sequence[tuple[int, BaseException]]) -> None:
         """Ranks that failed."""
         for rank, error in errors:
             self.live.discard(rank)

@@ -35,6 +35,7 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _roost(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("HOOKS", hooks::NAMES)?;
     control::register(module)?;
     module.add_class::<cell::Cell>()?;
     module.add_class::<message::Message>()?;

@@ -133,10 +133,11 @@ impl Node {
                 status,
                 payload,
             } => {
-                let rank = rank.map_or(-1, i64::from);
-                hooks
-                    .errored
-                    .call1(py, (sink, rank, status as u8, payload.pickle))?;
+                let hook = match status {
+                    ReplyStatus::Dropped => &hooks.dropped,
+                    _ => &hooks.errored,
+                };
+                hook.call1(py, (sink, rank.unwrap_or(0), payload.pickle))?;
             }
             Action::System {
                 name,
@@ -186,11 +187,13 @@ impl Node {
             }
             Action::Watch { fd, proc } => {
                 if let Some(writable) = hooks.own(py, |own| &own.writable) {
-                    hooks.loop_.call_method1(py, "add_writer", (fd, writable, proc))?;
+                    hooks
+                        .event_loop
+                        .call_method1(py, "add_writer", (fd, writable, proc))?;
                 }
             }
             Action::Unwatch(fd) => {
-                hooks.loop_.call_method1(py, "remove_writer", (fd,))?;
+                hooks.event_loop.call_method1(py, "remove_writer", (fd,))?;
             }
             Action::Ended { fd } => unwatch(py, hooks, fd)?,
             Action::Close(fd) => unwatch(py, hooks, fd.as_raw_fd())?,
@@ -209,7 +212,7 @@ impl Node {
 }
 
 fn unwatch(py: Python<'_>, hooks: &Hooks, fd: i32) -> PyResult<()> {
-    hooks.loop_.call_method1(py, "remove_reader", (fd,))?;
-    hooks.loop_.call_method1(py, "remove_writer", (fd,))?;
+    hooks.event_loop.call_method1(py, "remove_reader", (fd,))?;
+    hooks.event_loop.call_method1(py, "remove_writer", (fd,))?;
     Ok(())
 }

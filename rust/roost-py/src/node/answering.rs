@@ -59,7 +59,7 @@ impl Node {
         let hooks = self.hooks()?;
         if is_first && let Some(settle) = hooks.own(py, |own| &own.grant_owed) {
             hooks
-                .loop_
+                .event_loop
                 .call_method1(py, "call_later", (CREDIT_DELAY_S, settle))?;
         }
         Ok(())
@@ -237,10 +237,9 @@ pub(super) fn deliver(
     let value = match payload.load(py, hooks) {
         Ok(value) => value,
         Err(error) => {
-            let rank = rank.map_or(-1, i64::from);
             return hooks
                 .unloadable
-                .call1(py, (sink, rank, error.into_value(py)))
+                .call1(py, (sink, rank.unwrap_or(0), error.into_value(py)))
                 .map(drop);
         }
     };

@@ -88,15 +88,10 @@ impl Node {
         })
     }
 
-    /// Bind to the loop of this thread; `hooks` are the Python functions that the data lane calls.
-    fn open(slf: &Bound<'_, Self>, hooks: &Bound<'_, PyDict>) -> PyResult<()> {
+    /// Bind to the loop of this thread; `hooks` has the Python functions that the data lane calls.
+    fn open(slf: &Bound<'_, Self>, hooks: &Bound<'_, PyAny>) -> PyResult<()> {
         let node = slf.get();
-        hooks.set_item("flush", slf.getattr("flush")?)?;
-        hooks.set_item("readable", slf.getattr("readable")?)?;
-        hooks.set_item("writable", slf.getattr("writable")?)?;
-        hooks.set_item("grant_owed", slf.getattr("grant_owed")?)?;
-        hooks.set_item("relay", slf.getattr("relay")?)?;
-        let made = Hooks::from_dict(hooks)?;
+        let made = Hooks::new(hooks, slf)?;
         node.lock().map = Some(made.map.clone_ref(slf.py()));
         if node.hooks.set(made).is_err() || node.thread.set(std::thread::current().id()).is_err() {
             return Err(PyRuntimeError::new_err("this node is open already"));

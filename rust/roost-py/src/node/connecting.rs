@@ -72,7 +72,7 @@ pub(super) fn adopt(
     let hooks = node.hooks()?;
     if let Some(readable) = hooks.own(py, |own| &own.readable) {
         hooks
-            .loop_
+            .event_loop
             .call_method1(py, "add_reader", (raw, readable, proc))?;
     }
     node.act(py, actions)
