@@ -142,7 +142,7 @@ class Members:
     def _on_epoch(self, epoch: int) -> None:
         self._runtime.node.set_epoch(epoch)
 
-    def _on_connected(self, proc: int, incarnation: int, fd: int, slot: int) -> None:
+    def _on_connected(self, proc: int, incarnation: int, fd: int, slot: int | None) -> None:
         self._runtime.node.adopt(proc, incarnation, fd, slot)
 
     def _on_connect_failed(self, proc: int, reason: str) -> None:
@@ -153,7 +153,7 @@ class Members:
             runtime.control.kill([proc], reason)
             return
         failure = ended or self._failure(proc, 0, {"kind": "lost", "reason": reason})
-        self._lose(proc, runtime.node.incarnation_of(proc), -1, failure, again=False, gone=ended is not None)
+        self._lose(proc, runtime.node.incarnation_of(proc), None, failure, again=False, gone=ended is not None)
         if ended is None:
             # The next message asks for a connection again.
             runtime.node.revive(proc, False)
@@ -195,7 +195,7 @@ class Members:
             (self._down if down else self.gone)[proc] = failure
             if len(self.gone) > _DEATHS_MAX:
                 del self.gone[next(iter(self.gone))]
-            self._lose(proc, incarnation, details.get("started", -1), failure, again=down, gone=not down)
+            self._lose(proc, incarnation, details.get("started"), failure, again=down, gone=not down)
             self._tell_tenants(proc, status, failure, down=down)
         elif status == "starting" and incarnation:
             self.gone.pop(proc, None)
@@ -230,7 +230,9 @@ class Members:
                 first._add_consequence(one)
             next(iter(meshes)).climbs(first.point.rank, first)
 
-    def _lose(self, proc: int, incarnation: int, started: int, failure: Failure, *, again: bool, gone: bool) -> None:
+    def _lose(
+        self, proc: int, incarnation: int, started: int | None, failure: Failure, *, again: bool, gone: bool
+    ) -> None:
         runtime = self._runtime
         calls, letters = runtime.node.lost(proc, incarnation, started, again, gone)
 

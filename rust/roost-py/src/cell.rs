@@ -8,8 +8,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use pyo3::{PyTraverseError, PyVisit};
 use roost_core::credit::{Amount, ReceiveWindow};
+use roost_core::wire::Cancel;
 
-use crate::message::{Mail, Message};
+use crate::message::{Mail, Message, Origin};
 use crate::node::Node;
 
 /// One actor's mailbox. The data lane puts messages in; a worker takes them out, see [`Workplace`](crate::node::Workplace).
@@ -147,7 +148,7 @@ impl Cell {
         let due = match Self::taken(&mut state, &mail) {
             Some(amount) => Due::Now(amount),
             None if mail.call == 0
-                && mail.session != u32::MAX
+                && mail.origin != Origin::Here
                 && !std::mem::replace(&mut state.owes_credit, true) =>
             {
                 Due::Soon
@@ -184,7 +185,7 @@ impl Cell {
     pub(crate) fn cancel(&self, py: Python<'_>, sender: u64, call: u64, rank: u32) -> Cancelled {
         let mut state = self.state();
         let same = |mail: &Mail| {
-            mail.call == call && mail.sender == sender && (rank == u32::MAX || mail.rank == rank)
+            mail.call == call && mail.sender == sender && (rank == Cancel::ALL_RANKS || mail.rank == rank)
         };
         if let Some(at) = state.mailbox.iter().position(|mail| same(mail)) {
             let Some(mail) = state.mailbox.remove(at) else {
@@ -233,7 +234,7 @@ impl Cell {
 
     /// The window of the proc that a message came from; None for this very process, whose queue is this mailbox.
     fn window<'a>(state: &'a mut CellState, mail: &Mail) -> Option<&'a mut ReceiveWindow> {
-        if mail.session == u32::MAX {
+        if mail.origin == Origin::Here {
             return None;
         }
         let known = state

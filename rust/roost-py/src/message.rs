@@ -19,13 +19,24 @@ pub(crate) mod flags {
     pub(crate) const STREAM: u8 = 1;
 }
 
+/// Where a message came from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// This very process: no session counts it, and this mailbox is its only queue.
+    Here,
+    /// A frame of another proc's session.
+    Session {
+        /// The session's place in the page of started numbers; None where it has none.
+        slot: Option<u32>,
+        sequence: u64,
+    },
+}
+
 /// One message in a mailbox.
 pub(crate) struct Mail {
     pub(crate) sender: u64,
     pub(crate) incarnation: u32,
-    /// The session's place in the page of started numbers; `u32::MAX` for a message from this process.
-    pub(crate) session: u32,
-    pub(crate) sequence: u64,
+    pub(crate) origin: Origin,
     pub(crate) call: u64,
     pub(crate) rank: u32,
     pub(crate) flags: u8,
@@ -43,8 +54,15 @@ pub(crate) struct Mail {
 impl Mail {
     /// Note for the host that this message may have had an effect.
     pub(crate) fn mark_started(&self) {
-        if let Some(page) = &self.page {
-            page.started(self.session, self.sequence);
+        if let (
+            Some(page),
+            Origin::Session {
+                slot: Some(slot),
+                sequence,
+            },
+        ) = (&self.page, self.origin)
+        {
+            page.started(slot, sequence);
         }
     }
 
@@ -160,7 +178,7 @@ impl Message {
             return Ok(());
         }
         let node = self.cell.get().node.get();
-        if self.mail.session == u32::MAX && is_plain(value) {
+        if self.mail.origin == Origin::Here && is_plain(value) {
             return self.answer(py, ReplyStatus::Value, &Payload::ready(value));
         }
         let payload = dump(py, node.hooks()?, value, self.mail.sender)?;

@@ -4,11 +4,11 @@ use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use roost_core::limits::STARTED_SLOTS;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// Sessions that one page has room for; the agent hands slots out in order, and round again after the last.
-pub(crate) const SLOTS: u32 = 8192;
-const BYTES: usize = SLOTS as usize * 8;
+/// One counter a session.
+const BYTES: usize = STARTED_SLOTS as usize * 8;
 
 /// One shared page of counters, one a session.
 pub(crate) struct StartedPage {
@@ -42,7 +42,7 @@ impl StartedPage {
 
     /// A message of this session starts.
     pub(crate) fn started(&self, session: u32, sequence: u64) {
-        if session < SLOTS {
+        if session < STARTED_SLOTS {
             // SAFETY: `session` is below the number of counters in the mapping, which lives as long as `self`; an all-zero or
             // any other bit pattern is a valid AtomicU64, and the mapping is page-aligned.
             let counter = unsafe { self.counters.add(session as usize).as_ref() };

@@ -20,10 +20,7 @@ pub(super) fn tuple(
             proc,
             incarnation,
             slot,
-        } => {
-            let slot = slot.map_or(-1, i64::from);
-            ("connected", proc.get(), incarnation.0, number(descriptor), slot).into_pyobject(py)
-        }
+        } => ("connected", proc.get(), incarnation.0, number(descriptor), slot).into_pyobject(py),
         ToClient::ConnectFailed { proc, reason } => ("connect_failed", proc.get(), reason).into_pyobject(py),
         ToClient::Member(member) => self::member(py, &member),
         ToClient::Segment {
@@ -108,11 +105,8 @@ fn death(details: &Bound<'_, PyDict>, death: &Death) -> PyResult<()> {
     details.set_item("reason", &death.reason)?;
     details.set_item("stderr", &death.stderr)?;
     details.set_item("pid", death.pid)?;
-    // A page that could not be read says that everything may have been started.
-    let started = death
-        .started
-        .map_or(-1, |started| i64::try_from(started).unwrap_or(i64::MAX));
-    details.set_item("started", started)?;
+    // Without a page everything may have been started.
+    details.set_item("started", death.started)?;
     times(details, &death.times)
 }
 

@@ -9,7 +9,7 @@ use roost_core::wire::{Credit, CreditTarget, ReplyHeader, ReplyStatus};
 use super::{Action, Node, State};
 use crate::cell::Cell;
 use crate::hooks::Hooks;
-use crate::message::Mail;
+use crate::message::{Mail, Origin};
 use crate::payload::Payload;
 use crate::peer::Stalled;
 use crate::pending::Answers;
@@ -76,7 +76,7 @@ impl Node {
         let mut actions = Vec::new();
         {
             let mut state = self.lock();
-            if mail.session == u32::MAX {
+            if mail.origin == Origin::Here {
                 state.reply(
                     py,
                     mail.call,

@@ -13,7 +13,7 @@ use roost_core::credit::Amount;
 use roost_core::id::{Incarnation, JobId};
 use roost_core::wire::{Hello, Version};
 
-use super::losing::Lost;
+use super::losing::{Death, Lost};
 use super::working::Work;
 use super::{Node, State, Workplace, answering, connecting, hosting, ports, sending, working};
 use crate::cell::Cell;
@@ -124,7 +124,7 @@ impl Node {
     }
 
     /// Use a connection to a proc's incarnation; the node owns the descriptor. What waited for it is sent.
-    fn adopt(&self, py: Python<'_>, proc: u64, incarnation: u32, fd: i32, slot: i64) -> PyResult<()> {
+    fn adopt(&self, py: Python<'_>, proc: u64, incarnation: u32, fd: i32, slot: Option<u32>) -> PyResult<()> {
         connecting::adopt(self, py, proc, incarnation, fd, slot)
     }
 
@@ -312,18 +312,25 @@ impl Node {
     /// A proc's incarnation has ended: read the rest of what it sent, then give up on what it did not answer.
     ///
     /// Returns [(sink, ranks, whether they may have been executed)], and the broadcasts that were not delivered as
-    /// [(mesh, slot, rank, endpoint, whether it may have been executed)]. With `again`, messages that wait for the next
-    /// incarnation stay.
+    /// [(mesh, slot, rank, endpoint, whether it may have been executed)]. `started` is the last message that it had started,
+    /// where that is known; with `again`, messages that wait for the next incarnation stay; with `gone` there is none.
     fn lost(
         &self,
         py: Python<'_>,
         proc: u64,
         incarnation: u32,
-        started: i64,
+        started: Option<u64>,
         again: bool,
         gone: bool,
     ) -> PyResult<Lost> {
-        self.lose(py, proc, incarnation, started, again, gone)
+        let death = Death {
+            proc,
+            incarnation,
+            started,
+            again,
+            gone,
+        };
+        self.lose(py, &death)
     }
 
     /// Give up on a call: its message is taken back or its endpoint cancelled.

@@ -46,7 +46,7 @@ pub(super) fn adopt(
     proc: u64,
     incarnation: u32,
     fd: i32,
-    slot: i64,
+    slot: Option<u32>,
 ) -> PyResult<()> {
     // SAFETY: Python hands over a descriptor that it owns and does not use again.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
@@ -57,7 +57,7 @@ pub(super) fn adopt(
         let peer = state.peer(proc);
         peer.incarnation = incarnation;
         peer.standing = Standing::Live;
-        let link = Link::new(fd, &hello, u32::try_from(slot).unwrap_or(u32::MAX - 1), epoch);
+        let link = Link::new(fd, &hello, slot, epoch);
         let raw = link.raw_fd();
         let old = peer.link.replace(link);
         let backlog = std::mem::take(&mut peer.backlog);

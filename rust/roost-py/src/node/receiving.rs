@@ -9,15 +9,15 @@ use roost_core::credit::Amount;
 use roost_core::wire::{Content, CreditTarget, Frame, MessageHeader, Part as WirePart, Parts};
 
 use super::{Action, Node, State};
-use crate::message::Mail;
+use crate::message::{Mail, Origin};
 use crate::payload::{Part, Payload};
 use crate::peer::Link;
 
 /// Where a frame came from.
-struct Origin {
+struct Source {
     proc: u64,
     incarnation: u32,
-    slot: u32,
+    slot: Option<u32>,
 }
 
 impl Node {
@@ -99,7 +99,7 @@ impl State {
             return Ok(());
         }
         let slot = link.slot;
-        let from = Origin {
+        let from = Source {
             proc,
             incarnation,
             slot,
@@ -118,7 +118,7 @@ impl State {
     fn take(
         &mut self,
         py: Python<'_>,
-        from: &Origin,
+        from: &Source,
         frame: &Frame<'_>,
         actions: &mut Vec<Action>,
         granted: &mut Vec<(u64, u32, Amount)>,
@@ -192,7 +192,7 @@ impl State {
     fn take_message(
         &mut self,
         py: Python<'_>,
-        from: &Origin,
+        from: &Source,
         sequence: u64,
         header: &MessageHeader<'_>,
         (payload, bytes): (Payload, u64),
@@ -223,8 +223,10 @@ impl State {
         let mail = Mail {
             sender: from.proc,
             incarnation: from.incarnation,
-            session: from.slot,
-            sequence,
+            origin: Origin::Session {
+                slot: from.slot,
+                sequence,
+            },
             call: header.call,
             rank: one.map_or(0, |(_, rank)| rank),
             flags: header.flags,

@@ -60,7 +60,7 @@ pub(crate) struct Link {
     /// Our hello, until it is written; what is left of theirs is read first.
     hello: Vec<u8>,
     greeted: bool,
-    pub(crate) slot: u32,
+    pub(crate) slot: Option<u32>,
     input: Vec<u8>,
     filled: usize,
     pace: Pace,
@@ -129,7 +129,7 @@ impl Peer {
 }
 
 impl Link {
-    pub(crate) fn new(fd: OwnedFd, hello: &Hello, slot: u32, epoch: u32) -> Self {
+    pub(crate) fn new(fd: OwnedFd, hello: &Hello, slot: Option<u32>, epoch: u32) -> Self {
         let mut session = Session::new(SessionConfig::default());
         session.set_epoch(epoch);
         Self {

@@ -7,7 +7,7 @@ use roost_core::wire::{Chain, MessageHeader, Run, Runs, RunsBuffer};
 
 use super::sending::Outcome;
 use super::{Mode, Packed, Verb};
-use crate::message::{Mail, flags};
+use crate::message::{Mail, Origin, flags};
 use crate::node::{Action, State};
 use crate::outgoing::Outgoing;
 use crate::payload::Payload;
@@ -133,8 +133,7 @@ impl Verb {
             let mail = Mail {
                 sender: state.own,
                 incarnation: state.hello.incarnation.0,
-                session: u32::MAX,
-                sequence: 0,
+                origin: Origin::Here,
                 call,
                 rank,
                 flags: self.flags(),
