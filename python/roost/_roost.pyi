@@ -2,7 +2,7 @@
 
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from typing import Any, Literal, Self, TypeAlias, final
+from typing import Any, ClassVar, Literal, Self, TypeAlias, final
 
 from typing_extensions import Buffer
 
@@ -166,6 +166,10 @@ class Targets:
 class Verb:
     """One verb of one endpoint of one handle: calling it sends."""
 
+    CALL_ONE: ClassVar[int]
+    CALL: ClassVar[int]
+    BROADCAST: ClassVar[int]
+    STREAM: ClassVar[int]
     def __new__(
         cls,
         node: Node,

@@ -66,8 +66,7 @@ if TYPE_CHECKING:
 
 _NO_OPTIONS: dict[str, Any] = {}
 
-CALL_ONE, CALL, BROADCAST, STREAM = range(4)
-_MODES = {"call_one": CALL_ONE, "call": CALL, "broadcast": BROADCAST, "_stream": STREAM}
+_MODES = {"call_one": Verb.CALL_ONE, "call": Verb.CALL, "broadcast": Verb.BROADCAST, "_stream": Verb.STREAM}
 
 
 class Mesh:
@@ -485,7 +484,7 @@ class BoundEndpoint(Endpoint[..., Any]):
         if mode is None:
             raise AttributeError(f"an endpoint has the verbs call, call_one, choose, stream, broadcast; not {name!r}")
         mesh, info = self._mesh, self._info
-        if mode == CALL_ONE and len(mesh) != 1:
+        if mode == Verb.CALL_ONE and len(mesh) != 1:
             raise ValueError(
                 f"call_one() on {len(mesh)} ranks of {mesh._name}: slice the mesh to one rank, or use call()"
             )

@@ -1,6 +1,6 @@
 //! What Python calls on a verb.
 
-use pyo3::exceptions::PyKeyError;
+use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
@@ -12,6 +12,15 @@ use crate::targets::Targets;
 
 #[pymethods]
 impl Verb {
+    #[classattr]
+    const CALL_ONE: u8 = Mode::CallOne as u8;
+    #[classattr]
+    const CALL: u8 = Mode::Call as u8;
+    #[classattr]
+    const BROADCAST: u8 = Mode::Broadcast as u8;
+    #[classattr]
+    const STREAM: u8 = Mode::Stream as u8;
+
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.node)?;
         visit.call(&self.targets)?;
@@ -31,12 +40,10 @@ impl Verb {
         mode: u8,
         timeout_s: Option<f64>,
     ) -> PyResult<Self> {
-        let mode = match mode {
-            0 => Mode::CallOne,
-            1 => Mode::Call,
-            2 => Mode::Broadcast,
-            _ => Mode::Stream,
-        };
+        let mode = [Mode::CallOne, Mode::Call, Mode::Broadcast, Mode::Stream]
+            .into_iter()
+            .find(|known| *known as u8 == mode)
+            .ok_or_else(|| PyValueError::new_err(format!("no verb has the number {mode}")))?;
         #[expect(
             clippy::cast_possible_truncation,
             reason = "centuries of nanoseconds fit; longer saturates"

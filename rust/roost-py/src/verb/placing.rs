@@ -3,16 +3,25 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use roost_core::wire::{Chain, MessageHeader, Run, Runs, RunsBuffer};
+use roost_core::wire::{Chain, MessageHeader, Run, RunsBuffer};
 
-use super::sending::Outcome;
+use super::sending::Sending;
 use super::{Mode, Packed, Verb};
 use crate::message::{Mail, Origin, flags};
-use crate::node::{Action, State};
+use crate::node::State;
 use crate::outgoing::Outgoing;
 use crate::payload::Payload;
 use crate::peer::Standing;
 use crate::targets::Place;
+
+/// How far the quick way got.
+enum Quick {
+    Sent,
+    /// It must wait for credit, or there is no connection.
+    NoCredit,
+    /// It has its credit, and must wait for room in the session.
+    NoRoom,
+}
 
 impl Verb {
     fn flags(&self) -> u8 {
@@ -29,58 +38,73 @@ impl Verb {
         py: Python<'_>,
         state: &mut State,
         place: &Place,
-        call: u64,
-        deadline: i64,
-        packed: &Packed,
-        outcome: &mut Outcome,
-        actions: &mut Vec<Action>,
+        sending: &mut Sending<'_>,
     ) {
         let proc = place.proc.get();
         if proc == state.own {
-            self.send_here(py, state, place, call, deadline, packed, actions);
-            return;
+            return self.send_here(py, state, place, sending);
         }
         let targets = self.targets.get();
-        match state.standing(proc, actions) {
-            Standing::Gone => return outcome.refuse(place),
-            Standing::Down if !targets.wait_while_down => return outcome.refuse(place),
+        match state.standing(proc, &mut sending.actions) {
+            Standing::Gone => return sending.refuse(place),
+            Standing::Down if !targets.wait_while_down => return sending.refuse(place),
             _ => {}
         }
-        let Packed::Same(payload) = packed else {
-            return self.send_each(py, state, place, call, deadline, packed, outcome, actions);
+        let payload = match sending.packed {
+            Packed::Same(payload) => payload,
+            Packed::Each(all) => return self.send_each(py, state, place, all, sending),
         };
-        let bytes = payload.size(py) as u64;
-        let flags = self.flags();
+        let mut has_credit = false;
         if !targets.wait_while_down {
-            // The quick way: straight into the session's log.
-            if let Some(link) = state.live_link(proc) {
-                let runs = place.runs.as_runs();
-                if link.take_credit(targets.mesh.get(), targets.slots, runs, bytes) {
-                    let header = self.header(call, deadline, flags, runs);
-                    if let Ok(number) = link.push(py, proc, &header, payload) {
-                        if call == 0 {
-                            link.await_broadcast(
-                                targets.mesh.get(),
-                                runs,
-                                &self.endpoint.name,
-                                number,
-                                |_| None,
-                            );
-                        } else {
-                            state.sent(call, proc, number);
-                        }
-                        state.wrote(proc, actions);
-                        return;
-                    }
-                    let message = self.outgoing(py, place, (call, outcome.order), deadline, flags, payload);
-                    outcome.note(state.send(py, proc, message, true, actions));
-                    return;
-                }
+            match self.send_now(py, state, place, payload, sending) {
+                Quick::Sent => return,
+                Quick::NoRoom => has_credit = true,
+                Quick::NoCredit => {}
             }
         }
-        let message = self.outgoing(py, place, (call, outcome.order), deadline, flags, payload);
+        let message = self.outgoing(py, place, payload, sending);
         state.keep_for_again(py, proc, &message);
-        outcome.note(state.send(py, proc, message, false, actions));
+        let sent = state.send(py, proc, message, has_credit, &mut sending.actions);
+        sending.note(sent);
+    }
+
+    /// The quick way: straight into the session's log.
+    fn send_now(
+        &self,
+        py: Python<'_>,
+        state: &mut State,
+        place: &Place,
+        payload: &Payload,
+        sending: &mut Sending<'_>,
+    ) -> Quick {
+        let (proc, runs, targets) = (place.proc.get(), place.runs.as_runs(), self.targets.get());
+        let (mesh, bytes) = (targets.mesh.get(), payload.size(py) as u64);
+        let Some(link) = state.live_link(proc) else {
+            return Quick::NoCredit;
+        };
+        if !link.take_credit(mesh, targets.slots, runs, bytes) {
+            return Quick::NoCredit;
+        }
+        let header = MessageHeader {
+            call: sending.call,
+            mesh: targets.mesh,
+            deadline_ns: sending.deadline,
+            flags: self.flags(),
+            runs,
+            endpoint: &self.endpoint.name,
+            sizes: &targets.sizes,
+            chain: Chain::EMPTY,
+        };
+        let Ok(number) = link.push(py, proc, &header, payload) else {
+            return Quick::NoRoom;
+        };
+        if sending.call == 0 {
+            link.await_broadcast(mesh, runs, &self.endpoint.name, number, |_| None);
+        } else {
+            state.sent(sending.call, proc, number);
+        }
+        state.wrote(proc, &mut sending.actions);
+        Quick::Sent
     }
 
     /// Send each rank of one proc its own arguments.
@@ -89,41 +113,28 @@ impl Verb {
         py: Python<'_>,
         state: &mut State,
         place: &Place,
-        call: u64,
-        deadline: i64,
-        packed: &Packed,
-        outcome: &mut Outcome,
-        actions: &mut Vec<Action>,
+        all: &[Payload],
+        sending: &mut Sending<'_>,
     ) {
-        let Packed::Each(all) = packed else { return };
         let proc = place.proc.get();
         for (slot, rank) in place.runs.as_runs().targets() {
             let Some(payload) = all.get(rank as usize) else {
                 continue;
             };
-            let mut message =
-                self.outgoing(py, place, (call, outcome.order), deadline, self.flags(), payload);
+            let mut message = self.outgoing(py, place, payload, sending);
             message.runs = one_run(slot, rank);
             state.keep_for_again(py, proc, &message);
-            outcome.note(state.send(py, proc, message, false, actions));
+            let sent = state.send(py, proc, message, false, &mut sending.actions);
+            sending.note(sent);
         }
     }
 
     /// Send to actors of this very process.
-    fn send_here(
-        &self,
-        py: Python<'_>,
-        state: &mut State,
-        place: &Place,
-        call: u64,
-        deadline: i64,
-        packed: &Packed,
-        actions: &mut Vec<Action>,
-    ) {
+    fn send_here(&self, py: Python<'_>, state: &mut State, place: &Place, sending: &mut Sending<'_>) {
         let targets = self.targets.get();
         let mesh = targets.mesh.get();
         for (slot, rank) in place.runs.as_runs().targets() {
-            let payload = match packed {
+            let payload = match sending.packed {
                 Packed::Same(payload) => payload,
                 Packed::Each(all) => match all.get(rank as usize) {
                     Some(payload) => payload,
@@ -134,10 +145,10 @@ impl Verb {
                 sender: state.own,
                 incarnation: state.hello.incarnation.0,
                 origin: Origin::Here,
-                call,
+                call: sending.call,
                 rank,
                 flags: self.flags(),
-                deadline,
+                deadline: sending.deadline,
                 endpoint: Some(Arc::clone(&self.endpoint)),
                 name: None,
                 sizes: (!targets.sizes.is_empty()).then(|| Arc::clone(&targets.sizes)),
@@ -145,43 +156,22 @@ impl Verb {
                 bytes: 0,
                 page: None,
             };
-            state.put(py, mesh, slot, mail, actions);
+            state.put(py, mesh, slot, mail, &mut sending.actions);
         }
     }
 
-    fn header<'a>(&'a self, call: u64, deadline: i64, flags: u8, runs: Runs<'a>) -> MessageHeader<'a> {
-        let targets = self.targets.get();
-        MessageHeader {
-            call,
-            mesh: targets.mesh,
-            deadline_ns: deadline,
-            flags,
-            runs,
-            endpoint: &self.endpoint.name,
-            sizes: &targets.sizes,
-            chain: Chain::EMPTY,
-        }
-    }
-
-    fn outgoing(
-        &self,
-        py: Python<'_>,
-        place: &Place,
-        (call, order): (u64, u64),
-        deadline: i64,
-        flags: u8,
-        payload: &Payload,
-    ) -> Outgoing {
+    /// The message as it waits here.
+    fn outgoing(&self, py: Python<'_>, place: &Place, payload: &Payload, sending: &Sending<'_>) -> Outgoing {
         let targets = self.targets.get();
         Outgoing {
-            order,
-            call,
+            order: sending.order,
+            call: sending.call,
             mesh: targets.mesh,
             runs: place.runs.clone(),
             name: Arc::clone(&self.endpoint.name),
             sizes: Arc::clone(&targets.sizes),
-            deadline,
-            flags,
+            deadline: sending.deadline,
+            flags: self.flags(),
             slots: targets.slots,
             bytes: payload.size(py) as u64,
             payload: payload.clone_ref(py),

@@ -20,17 +20,34 @@ enum Refusal {
     Full,
 }
 
-/// What became of a message to a mesh.
-#[derive(Default)]
-pub(super) struct Outcome {
-    /// The message's place among everything that this process sent.
+/// One message on its way to the procs of a mesh.
+pub(super) struct Sending<'a> {
+    pub(super) packed: &'a Packed,
+    pub(super) deadline: i64,
+    /// Its place among everything that this process sent.
     pub(super) order: u64,
+    /// The call's number; 0 for a broadcast.
+    pub(super) call: u64,
+    /// Part of it has to wait here.
     waits: bool,
     /// Procs that are gone or down, with the ranks there.
     refused: Vec<(u64, Vec<u32>)>,
+    pub(super) actions: Vec<Action>,
 }
 
-impl Outcome {
+impl<'a> Sending<'a> {
+    fn new(packed: &'a Packed, deadline: i64) -> Self {
+        Self {
+            packed,
+            deadline,
+            order: 0,
+            call: 0,
+            waits: false,
+            refused: Vec::new(),
+            actions: Vec::new(),
+        }
+    }
+
     pub(super) fn refuse(&mut self, place: &Place) {
         self.refused.push((place.proc.get(), place.ranks()));
     }
@@ -53,85 +70,67 @@ impl Verb {
             Packed::Same(payload) => node.check_size(py, payload)?,
             Packed::Each(all) => all.iter().try_for_each(|payload| node.check_size(py, payload))?,
         }
-        let deadline = self.deadline(py, node, hooks)?;
+        let mut sending = Sending::new(packed, self.deadline(py, node, hooks)?);
         let sink = match (self.mode, sink) {
             (Mode::Broadcast, _) => None,
             (_, Some(sink)) => Some(sink),
             (_, None) => Some(self.make_sink(py, hooks)?),
         };
-        let mut actions = Vec::new();
-        let mut outcome = Outcome::default();
-        let call = {
-            let mut state = node.lock();
-            let state = &mut *state;
-            let targets = self.targets.get();
-            if !state.stopped.is_empty() && state.stopped.contains(&targets.mesh.get()) {
-                Err(Refusal::Stopped)
-            } else if state.has_room(targets) {
-                Ok(self.send_all(
-                    py,
-                    state,
-                    (packed, deadline),
-                    sink.as_ref(),
-                    &mut outcome,
-                    &mut actions,
-                ))
-            } else {
-                Err(Refusal::Full)
-            }
-        };
-        let call = match call {
-            Ok(call) => call,
+        // Its own statement: the lock is let go before anything of Python's is called.
+        let sent = self.send_all(py, &mut node.lock(), sink.as_ref(), &mut sending);
+        match sent {
+            Ok(()) => {}
             // It raises.
             Err(Refusal::Stopped) => return hooks.stopped.call1(py, (&self.mesh,)),
             Err(Refusal::Full) => return Err(crate::queue_full()),
-        };
-        node.act(py, actions)?;
-        let Some(sink) = sink else {
-            if !outcome.refused.is_empty() {
-                hooks.refused.call1(
-                    py,
-                    (py.None(), &self.mesh, &*self.endpoint.name, outcome.refused, 0),
-                )?;
+        }
+        node.act(py, std::mem::take(&mut sending.actions))?;
+        let (call, deadline) = (sending.call, sending.deadline);
+        if let Some(sink) = &sink {
+            hooks.set_call(py, sink, call)?;
+        }
+        if !sending.refused.is_empty() {
+            let name = &*self.endpoint.name;
+            hooks
+                .refused
+                .call1(py, (&sink, &self.mesh, name, sending.refused, call))?;
+        }
+        match sink {
+            Some(sink) => {
+                if deadline != 0 {
+                    hooks.bounded.call1(py, (&sink, call, deadline))?;
+                }
+                Ok(sink)
             }
-            return if outcome.waits {
-                hooks.room.call1(py, (&self.mesh,))
-            } else {
-                Ok(hooks.sent.clone_ref(py))
-            };
-        };
-        hooks.set_call(py, &sink, call)?;
-        if !outcome.refused.is_empty() {
-            hooks.refused.call1(
-                py,
-                (&sink, &self.mesh, &*self.endpoint.name, outcome.refused, call),
-            )?;
+            None if sending.waits => hooks.room.call1(py, (&self.mesh,)),
+            None => Ok(hooks.sent.clone_ref(py)),
         }
-        if deadline != 0 {
-            hooks.bounded.call1(py, (&sink, call, deadline))?;
-        }
-        Ok(sink)
     }
 
-    /// Put the message on its way to every proc of the mesh. The call's number, 0 for a broadcast.
+    /// Put the message on its way to every proc of the mesh, unless it is refused as a whole.
     fn send_all(
         &self,
         py: Python<'_>,
         state: &mut State,
-        (packed, deadline): (&Packed, i64),
         sink: Option<&Py<PyAny>>,
-        outcome: &mut Outcome,
-        actions: &mut Vec<Action>,
-    ) -> u64 {
-        outcome.order = state.new_call();
-        let call = if sink.is_some() { outcome.order } else { 0 };
+        sending: &mut Sending<'_>,
+    ) -> Result<(), Refusal> {
+        let targets = self.targets.get();
+        if !state.stopped.is_empty() && state.stopped.contains(&targets.mesh.get()) {
+            return Err(Refusal::Stopped);
+        }
+        if !state.has_room(targets) {
+            return Err(Refusal::Full);
+        }
+        sending.order = state.new_call();
         if let Some(sink) = sink {
-            state.pending.insert(call, self.pending(py, sink));
+            sending.call = sending.order;
+            state.pending.insert(sending.call, self.pending(py, sink));
         }
-        for place in &self.targets.get().places {
-            self.send_place(py, state, place, call, deadline, packed, outcome, actions);
+        for place in &targets.places {
+            self.send_place(py, state, place, sending);
         }
-        call
+        Ok(())
     }
 
     pub(super) fn make_sink(&self, py: Python<'_>, hooks: &Hooks) -> PyResult<Py<PyAny>> {
