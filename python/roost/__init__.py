@@ -14,10 +14,11 @@ from roost.endpoint import Actor, Endpoint, endpoint
 from roost.errors import ActorDied, CallTimeoutError, DeadlockError, MeshError, RoostError
 from roost.failure import Bind, DeadLetter, Event, Failure, Probe, Restart, State
 from roost.mesh import HostMesh, ProcMesh, each
+from roost.point import Point
 from roost.reply import Broadcast, Reply
 from roost.running import handle, run, this_host, this_proc
-from roost.shape import Point, ValueMesh
 from roost.stream import Stream
+from roost.value_mesh import ValueMesh
 
 if TYPE_CHECKING:
     from roost.accumulator import Accumulator

@@ -12,8 +12,8 @@ from roost._exceptions import add_note
 from roost.errors import ActorDied, MessageTooLargeError, StoppedError
 from roost.mesh import ActorMesh, Each
 from roost.reply import Broadcast, Reply
-from roost.shape import ValueMesh
 from roost.stops import lost_error, stopped_error
+from roost.value_mesh import ValueMesh
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from roost.dead_letters import Job
     from roost.mesh import ActorMesh
+    from roost.point import Point
     from roost.runner import Runner
-    from roost.shape import Point
 
 __all__ = ["Context", "context"]
 
@@ -51,7 +51,7 @@ class Context:
     @property
     def point(self) -> Point:
         """The actor's place in its whole mesh; empty in the driver."""
-        from roost.shape import Point
+        from roost.point import Point
 
         if self._handling is None:
             return Point({})
@@ -60,7 +60,8 @@ class Context:
     @property
     def message_point(self) -> Point:
         """The place inside the slice that the message was sent to; equal to `point` in constructors."""
-        from roost.shape import Point, decode_sizes
+        from roost.point import Point
+        from roost.shape import decode_sizes
 
         if self._handling is None:
             return Point({})

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from roost.channel import Port
     from roost.failure import Event, Failure, State
     from roost.reply import Broadcast, Reply
-    from roost.shape import Selection, ValueMesh
+    from roost.shape import Selection
     from roost.stream import Stream
+    from roost.value_mesh import ValueMesh
 
     R = TypeVar("R")
     S = TypeVar("S", default=R)

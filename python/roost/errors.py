@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from roost.failure import Failure
-    from roost.shape import Point
+    from roost.point import Point
 
     _Group = ExceptionGroup[Exception]
 else:
@@ -268,7 +268,7 @@ _NAMED_MAX = 8
 def _unknown(message: str | None) -> Failure:
     """A failure that says no more than its error."""
     from roost.failure import Failure
-    from roost.shape import Point
+    from roost.point import Point
 
     return Failure(kind="lost", origin="roost", mesh="", name="", point=Point({}), reason=message or "")
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
 from roost.failure import Event, Failure
-from roost.shape import Point
+from roost.point import Point
 from roost.waiting import Bell
 
 if TYPE_CHECKING:

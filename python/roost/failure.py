@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
-    from roost.shape import Point
+    from roost.point import Point
 
 __all__ = ["Bind", "DeadLetter", "Event", "Failure", "Probe", "Restart", "State"]
 

@@ -13,7 +13,8 @@ from roost.reply import Reply
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from roost.shape import Point, ValueMesh
+    from roost.point import Point
+    from roost.value_mesh import ValueMesh
 
 __all__ = ["GatheredReply"]
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from roost.failure import Failure
     from roost.owning import OwnedMesh
+    from roost.point import Point
     from roost.runner import Runner
     from roost.runtime import Runtime
-    from roost.shape import Point
 
 __all__ = ["Hearing", "Unheard", "failures_in", "left_unheard", "raise_unheard"]
 

@@ -12,9 +12,9 @@ from roost.errors import ActorDied
 from roost.failure import Failure
 from roost.mesh import ActorMesh
 from roost.news import life
+from roost.point import rank_name
 from roost.restarting import History
 from roost.runner import Runner
-from roost.shape import rank_name
 
 if TYPE_CHECKING:
     import asyncio
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from roost._roost import Message
     from roost.constructing import Constructors, Plan
+    from roost.point import Point
     from roost.runtime import Runtime
-    from roost.shape import Point
 
 __all__ = ["HostedMesh", "Ranks", "refusal"]
 

@@ -12,7 +12,7 @@ from roost.constructing import load_plan, unpack
 from roost.failure import Failure
 from roost.hosted import HostedMesh, refusal
 from roost.news import life
-from roost.shape import Point
+from roost.point import Point
 
 if TYPE_CHECKING:
     from roost.constructing import Constructors

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from roost._exceptions import one_line
 from roost.errors import ActorDied, StoppedError
 from roost.failure import Failure
-from roost.shape import Point, Shape, rank_name
+from roost.point import Point, rank_name
+from roost.shape import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

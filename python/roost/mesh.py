@@ -14,7 +14,8 @@ from roost import process
 from roost._roost import Targets, Verb
 from roost.endpoint import Actor, Endpoint
 from roost.gathered import GatheredReply
-from roost.shape import Point, Selection, Shape, ValueMesh, encode_sizes, rank_name
+from roost.point import Point, rank_name
+from roost.shape import Selection, Shape, encode_sizes
 from roost.stream import Stream, StreamSink
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from roost.owning import OwnedMesh
     from roost.reply import Reply
     from roost.spawning import Env
+    from roost.value_mesh import ValueMesh
 
 __all__ = ["ActorMesh", "BoundEndpoint", "HostMesh", "ProcMesh"]
 

@@ -10,9 +10,10 @@ from roost.errors import ActorDied, MeshError
 from roost.events import EventStream, event
 from roost.failure import State
 from roost.hearing import failures_in, raise_unheard
+from roost.point import rank_name
 from roost.reply import Reply, fail_reply
-from roost.shape import Shape, ValueMesh, rank_name
 from roost.stops import stopped_error
+from roost.value_mesh import ValueMesh
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from roost.failure import Event, Failure
     from roost.hearing import Unheard
     from roost.runtime import Runtime
+    from roost.shape import Shape
 
 __all__ = ["ENDED", "OwnedMesh", "noted"]
 

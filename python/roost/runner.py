@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from roost.failure import Failure
     from roost.hosted import HostedMesh
     from roost.mesh import ActorMesh
-    from roost.shape import Point
+    from roost.point import Point
 
 __all__ = ["Runner"]
 

@@ -16,7 +16,8 @@ from roost.ids import new_id
 from roost.mesh import ActorMesh, ProcMesh, check_actor_class, takes_arguments
 from roost.owned_actors import OwnedActors
 from roost.owned_procs import OwnedProcs
-from roost.shape import SCALAR, Point, Shape, rank_name
+from roost.point import Point, rank_name
+from roost.shape import SCALAR, Shape
 from roost.stops import stopped_error
 
 if TYPE_CHECKING:

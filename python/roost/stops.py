@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from roost.errors import PeerLostError, StoppedError
 from roost.failure import Failure
-from roost.shape import Point
+from roost.point import Point
 
 if TYPE_CHECKING:
     from roost.failure import FailureKind, Origin

@@ -11,7 +11,7 @@ from roost.waiting import Bell
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from roost.shape import Point
+    from roost.point import Point
 
 __all__ = ["Stream", "StreamSink"]
 

@@ -7,7 +7,7 @@ import pytest
 from roost import errors
 from roost.errors import ActorDied, DeadlockError, MeshError, MessageTooLargeError, RemoteError, RoostError
 from roost.failure import Failure
-from roost.shape import Point
+from roost.point import Point
 
 
 def failure(**changes) -> Failure:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from roost.failure import Bind, DeadLetter, Event, Failure, Probe, Restart, State
-from roost.shape import Point
+from roost.point import Point
 
 POINT = Point({"gpus": 8}, 3)
 NOON = datetime(2026, 11, 29, 12, tzinfo=UTC)

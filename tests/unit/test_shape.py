@@ -4,7 +4,10 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from roost.shape import RANKS_MAX, Point, Shape, ValueMesh
+from roost.dimensions import RANKS_MAX
+from roost.point import Point
+from roost.shape import Shape
+from roost.value_mesh import ValueMesh
 
 GRID = {"hosts": 2, "gpus": 4}
 

@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roost.shape import Shape, ValueMesh
+from roost.shape import Shape
+from roost.value_mesh import ValueMesh
 
 NAMES = ("a", "b", "c", "d")
 
