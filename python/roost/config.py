@@ -46,6 +46,8 @@ class Config(Frozen, kw_only=True):
     """Time that a stop leaves to threads and C code before SIGTERM."""
     sigterm_s: float = 3.0
     """Time between SIGTERM and SIGKILL."""
+    stall_s: float = 30.0
+    """How long a proc's event loop may stand still before an event tells where it is stuck: longer than most steps."""
     cleanup_timeout_s: float = 3.0
     """Time for an actor's `__cleanup__`; more than the grace is added to it."""
     echo_hold_s: float = 0.02
@@ -91,6 +93,7 @@ if TYPE_CHECKING:
         start_timeout_s: float
         grace_s: float
         sigterm_s: float
+        stall_s: float
         cleanup_timeout_s: float
         echo_hold_s: float
         dead_letters_max: int

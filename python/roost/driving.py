@@ -46,7 +46,7 @@ def _driver(loop: asyncio.AbstractEventLoop) -> Runtime:
     control = Control.start_agent(
         job,
         proc,
-        {"grace_s": config.grace_s, "sigterm_s": config.sigterm_s, "start_timeout_s": config.start_timeout_s},
+        {name: getattr(config, name) for name in ("grace_s", "sigterm_s", "start_timeout_s", "stall_s")},
     )
     runtime = Runtime(job=job, proc=proc, incarnation=0, name="driver", owner=proc, control=control, loop=loop)
     process.install(runtime)

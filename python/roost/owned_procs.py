@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from roost.failure import signal_name
+from roost.failure import Failure, signal_name
 from roost.owning import ENDED, OwnedMesh, noted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from roost.failure import Event, Failure, Restart
+    from roost.failure import Event, Restart
     from roost.hearing import Unheard
     from roost.owned_actors import OwnedActors
     from roost.runtime import Runtime
@@ -28,7 +28,7 @@ _logger = logging.getLogger("roost")
 class OwnedProcs(OwnedMesh):
     """A mesh of processes that this process owns."""
 
-    __slots__ = ("_leaving", "actors", "ask", "commands", "policy", "procs")
+    __slots__ = ("_leaving", "_warned", "actors", "ask", "commands", "policy", "procs")
 
     def __init__(
         self,
@@ -51,6 +51,8 @@ class OwnedProcs(OwnedMesh):
         self.commands: dict[int, list[str]] = {}
         # Ranks that have ended, and whose memory is not free yet.
         self._leaving: set[int] = set()
+        # By rank, the incarnation of which the log was told that it was stalled.
+        self._warned: dict[int, int] = {}
 
     # What the agent says -----------------------------------------------------------------------------------------------
     def member(
@@ -69,12 +71,11 @@ class OwnedProcs(OwnedMesh):
             self.tell("restarting", rank, details.get("reason", ""))
         elif status == "gone":
             self._gone(rank)
-        elif failure is not None and status == "dead":
-            self._dead(rank, incarnation, failure)
-        elif failure is not None and status == "failed":
-            self._failed(rank, incarnation, failure)
-        elif failure is not None and status == "stopped":
-            self._stopped(rank, incarnation, failure)
+        elif failure is None:
+            self._progress(rank, incarnation, status, details)
+        else:
+            ended = {"dead": self._dead, "failed": self._failed, "stopped": self._stopped}[status]
+            ended(rank, incarnation, failure)
 
     def shown_up(self, proc: int, incarnation: int, pid: int) -> None:
         """An actor in a proc is up, and its word came before the agent's: whoever waits for actors finds their procs up too."""
@@ -98,6 +99,22 @@ class OwnedProcs(OwnedMesh):
         if failure.kind != "stopped":
             # What was restarted on purpose has not failed.
             self.tell("failed", rank, failure.reason, failure)
+
+    def _progress(self, rank: int, incarnation: int, status: str, details: dict[str, Any]) -> None:
+        """It lives, and does not get on, or does again: that is an event, and no death."""
+        if status == "resumed":
+            self.tell("recovered", rank, "its event loop moves again")
+            return
+        reason, stack = details["reason"], details["stack"]
+        failure = Failure(
+            kind="stalled", origin="process", mesh=self.name, name=self.rank_name(rank), point=self.whole.point(rank),
+            host=self.runtime.host, incarnation=incarnation, reason=reason, traceback=stack,
+        )  # fmt: skip
+        self.tell("stalled", rank, reason, failure)
+        if self._warned.get(rank) != incarnation:
+            # Once: a loop that every step of a training blocks would fill the log.
+            self._warned[rank] = incarnation
+            _logger.warning("%s is stalled: %s\n%s", self.rank_name(rank), reason, stack)
 
     def _leaves(self, rank: int) -> None:
         self._leaving.add(rank)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["run_proc"]
 
+# Raised by the control thread, in itself alone: a number that nothing else is known to use.
+_STACK_SIGNAL = signal.SIGRTMAX - 7
 # How often the end of a process looks whether its last words are written.
 _FLUSH_S = 0.005
 
@@ -38,11 +40,18 @@ def run_proc(spec: dict[str, Any], control: Control, data_fd: int, started_page_
     _config.use(_config.Config.from_builtins(spec["config"]))
     if spec.get("cpus"):
         os.sched_setaffinity(0, spec["cpus"])
-    # Whoever has to be ended by a signal says where it was stuck; the log and its failure show that.
-    faulthandler.register(signal.SIGTERM, sys.__stderr__ or sys.stderr, chain=True)
+    _tell_stacks(control)
     code = uvloop.run(_live(spec, control, data_fd, started_page_fd))
     process.install(None)
     return code
+
+
+def _tell_stacks(control: Control) -> None:
+    """Have this process say where it is stuck: to its output when SIGTERM ends it, to its owner when its loop stands still."""
+    faulthandler.register(signal.SIGTERM, sys.__stderr__ or sys.stderr, chain=True)
+    file = control.stack_fd
+    if file is not None:
+        faulthandler.register(_STACK_SIGNAL, file)
 
 
 async def _live(spec: dict[str, Any], control: Control, data_fd: int, started_page_fd: int) -> int:
@@ -54,6 +63,7 @@ async def _live(spec: dict[str, Any], control: Control, data_fd: int, started_pa
     runtime.stopping = asyncio.Event()
     runtime.members.note_self(spec["mesh_name"], Shape(spec["sizes"]), spec["rank"])
     runtime.open()
+    control.watch_loop(runtime.config.stall_s, _STACK_SIGNAL)
     runtime.node.set_started_page(started_page_fd)
     if spec["setup"] is not None:
         try:

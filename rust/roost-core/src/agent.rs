@@ -182,6 +182,8 @@ impl Agent {
                     proc.start_failure = Some(reason);
                 }
             }
+            ToAgent::Stalled { reason, stack } => self.progress(from, Status::Stalled { reason, stack }),
+            ToAgent::Resumed => self.progress(from, Status::Resumed),
             ToAgent::Connect { proc } => self.connect(from, proc),
             ToAgent::ConnectLost { proc } => self.connect_lost(from, proc),
             ToAgent::SegmentOffer {
@@ -311,6 +313,15 @@ impl Agent {
             status,
         };
         self.send(to, ToClient::Member(Box::new(member)));
+    }
+
+    /// Tell the owner whether a proc that lives gets on.
+    fn progress(&mut self, id: ProcId, status: Status) {
+        if let Some(proc) = self.procs.get(&id)
+            && proc.phase.is_alive()
+        {
+            self.tell(proc.owner, id, status);
+        }
     }
 
     /// Do what its time has come for.

@@ -134,6 +134,15 @@ pub enum ToAgent {
         /// What it raised.
         reason: String,
     },
+    /// The sender's event loop has not moved for as long as may be.
+    Stalled {
+        /// What is the matter, for people.
+        reason: String,
+        /// Where its threads are, as its interpreter tells it; empty where it cannot.
+        stack: String,
+    },
+    /// The sender's event loop moves again.
+    Resumed,
     /// The sender wants a data lane to this proc.
     Connect {
         /// The proc to talk to.
@@ -235,6 +244,15 @@ pub enum Status {
         /// When it started and was ready.
         times: Times,
     },
+    /// It lives, but its event loop does not move. Told to the owner alone, as what follows.
+    Stalled {
+        /// What is the matter, for people.
+        reason: String,
+        /// Where its threads are; empty where that cannot be had.
+        stack: String,
+    },
+    /// Its event loop moves again.
+    Resumed,
     /// This incarnation ended, and the next is to come.
     Dead {
         /// How.

@@ -10,6 +10,7 @@
 //! | `table` | threads with a file table of their own; `tombstone` is the first use of it |
 //! | `lane` | control messages over a socket, descriptors beside them; `socket` and `memory` are below it |
 //! | `descendants`, `procfs` | finding and ending what a proc leaves behind |
+//! | `stall` | whether Python's loop moves, and where it is stuck |
 //! | `log` | the output of procs, on its way to the driver's |
 //! | `template` | what the template needs and Python's library does not have |
 //!
@@ -31,6 +32,7 @@ mod notice;
 mod procfs;
 mod shared;
 mod socket;
+mod stall;
 mod table;
 mod template;
 mod tombstone;

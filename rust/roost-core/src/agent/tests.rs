@@ -247,6 +247,8 @@ fn story(statuses: &[Status]) -> Vec<&'static str> {
             Status::Restarting { .. } => "restarting",
             Status::Failed { .. } => "failed",
             Status::Stopped { .. } => "stopped",
+            Status::Stalled { .. } => "stalled",
+            Status::Resumed => "resumed",
             Status::Gone => "gone",
         })
         .collect()

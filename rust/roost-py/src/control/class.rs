@@ -26,7 +26,7 @@ use super::door::Door;
 use super::host::{Basis, Config, Host};
 use super::log::Log;
 use super::shared::{Command, Ends, Notice, Shared};
-use super::{descendants, notice, socket, table, tombstone};
+use super::{descendants, memory, notice, socket, table, tombstone};
 
 /// Room for the deepest calls of the control thread, in a debug build too.
 const STACK_BYTES: usize = 1 << 20;
@@ -47,6 +47,8 @@ pub(crate) struct Control {
     /// The process that it works in; a fork of that has no thread.
     pid: u32,
     agent: Option<AgentSide>,
+    /// Where a proc's interpreter writes its stacks: the same file, under the same number, as in the thread's table.
+    stacks: Option<OwnedFd>,
     is_closed: AtomicBool,
 }
 
@@ -82,7 +84,7 @@ impl Control {
             drain_logs,
             was_subreaper,
         });
-        Ok(Self::new(link, agent))
+        Ok(Self::new(link, agent, None))
     }
 
     /// Start the client of the host's agent in this process, a proc. Takes the descriptors over.
@@ -95,16 +97,18 @@ impl Control {
         let control = take_descriptor(&mut fds, "control")?;
         let driver = take_descriptor(&mut fds, "driver")?;
         let mark = descendants::mark(JobId(job), Some(proc_id(proc)?), Incarnation(incarnation));
-        let link = start_thread(&[control.as_fd(), driver.as_fd()], move |door, mut given| {
-            let (Some(driver), Some(control)) = (given.pop(), given.pop()) else {
+        let stacks = memory::file("roost-stacks", &[]).map_err(system_error)?;
+        let kept = [control.as_fd(), driver.as_fd(), stacks.as_fd()];
+        let link = start_thread(&kept, move |door, mut given| {
+            let (Some(stacks), Some(driver), Some(control)) = (given.pop(), given.pop(), given.pop()) else {
                 return;
             };
             match Client::watch_all(&control, &driver, &door) {
-                Ok(epoll) => Client::new(epoll, control, driver, door, mark).run(),
+                Ok(epoll) => Client::new(epoll, (control, driver, stacks), door, mark).run(),
                 Err(error) => fail(door, &error.into()),
             }
         })?;
-        Ok(Self::new(link, None))
+        Ok(Self::new(link, None, Some(stacks)))
     }
 
     /// An eventfd, readable when `drain` has something.
@@ -255,6 +259,19 @@ impl Control {
         Ok(())
     }
 
+    /// Where the handler of `watch_loop`'s signal is to write the stacks of all threads; in a proc only.
+    #[getter]
+    fn stack_fd(&self) -> Option<i32> {
+        self.stacks.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
+    /// Tell the owner when this proc's loop, which watches `fd`, has not moved for so long.
+    fn watch_loop(&self, after_s: f64, signal: i32) -> PyResult<()> {
+        self.check_process()?;
+        let after_ns = nanoseconds(after_s)?;
+        self.command(Command::Watch { after_ns, signal })
+    }
+
     /// This proc cannot start, and ends now.
     fn start_failed(&self, text: String) -> PyResult<()> {
         self.say(ToAgent::StartFailed { reason: text })
@@ -356,12 +373,13 @@ impl Drop for Control {
 }
 
 impl Control {
-    fn new((shared, ends): (Arc<Shared>, Ends), agent: Option<AgentSide>) -> Self {
+    fn new((shared, ends): (Arc<Shared>, Ends), agent: Option<AgentSide>, stacks: Option<OwnedFd>) -> Self {
         Self {
             shared,
             ends,
             pid: process::id(),
             agent,
+            stacks,
             is_closed: AtomicBool::new(false),
         }
     }
@@ -467,6 +485,7 @@ fn agent_config(py: Python<'_>, job: JobId, driver: ProcId, config: &Bound<'_, P
     let grace_s = item(config, "grace_s")?.unwrap_or(5.0);
     let sigterm_s = item(config, "sigterm_s")?.unwrap_or(3.0);
     let start_timeout_s = item(config, "start_timeout_s")?.unwrap_or(120.0);
+    let stall_s = item(config, "stall_s")?.unwrap_or(30.0);
     // Only spreads pauses: two drivers that started together should not restart together.
     let seed = item(config, "seed")?.unwrap_or_else(|| now_ns() ^ u64::from(process::id()) << 32);
     Ok(Config {
@@ -476,6 +495,7 @@ fn agent_config(py: Python<'_>, job: JobId, driver: ProcId, config: &Bound<'_, P
         package_path,
         patience: patience(grace_s, sigterm_s)?,
         start_timeout_ns: nanoseconds(start_timeout_s)?,
+        stall_ns: nanoseconds(stall_s)?,
         seed,
     })
 }

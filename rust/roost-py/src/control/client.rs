@@ -17,6 +17,7 @@ use super::descendants::{self, Target};
 use super::door::{Door, Order};
 use super::lane::{Arrived, Lane, LaneError};
 use super::socket::{Blocked, IN_FLIGHT_RETRY_NS, room};
+use super::stall::Stall;
 
 const CONTROL: u64 = 1;
 const DRIVER: u64 = 2;
@@ -34,6 +35,9 @@ pub(super) struct Client {
     _driver: OwnedFd,
     door: Door,
     mark: String,
+    /// Where the interpreter writes its stacks, until Python has its loop watched.
+    stacks: Option<OwnedFd>,
+    stall: Option<Stall>,
 }
 
 /// Why the thread ends.
@@ -64,13 +68,20 @@ impl Client {
         Ok(epoll)
     }
 
-    pub(super) fn new(epoll: OwnedFd, control: OwnedFd, driver: OwnedFd, door: Door, mark: String) -> Self {
+    pub(super) fn new(
+        epoll: OwnedFd,
+        (control, driver, stacks): (OwnedFd, OwnedFd, OwnedFd),
+        door: Door,
+        mark: String,
+    ) -> Self {
         Self {
             epoll,
             control: Lane::new(control),
             _driver: driver,
             door,
             mark,
+            stacks: Some(stacks),
+            stall: None,
         }
     }
 
@@ -87,7 +98,7 @@ impl Client {
     fn turns(&mut self) -> End {
         let mut events: Vec<Event> = Vec::with_capacity(8);
         loop {
-            let timeout = self.retry_at_ns().map(remaining);
+            let timeout = self.next_wakeup_ns().map(remaining);
             match epoll::wait(
                 &self.epoll,
                 rustix::buffer::spare_capacity(&mut events),
@@ -110,10 +121,18 @@ impl Client {
                     return end;
                 }
             }
+            if let Some(told) = self.stall.as_mut().and_then(|stall| stall.look(&self.door)) {
+                self.send(&told, None);
+            }
             if self.retry().is_err() || self.watch().is_err() {
                 return End::Orphaned;
             }
         }
+    }
+
+    fn next_wakeup_ns(&self) -> Option<u64> {
+        let look = self.stall.as_ref().map(Stall::next_ns);
+        [self.retry_at_ns(), look].into_iter().flatten().min()
     }
 
     /// When to try again what found too many descriptors on their way.
@@ -204,6 +223,11 @@ impl Client {
                     self.send(&message, descriptor);
                     if matches!(message, ToAgent::Up) {
                         self.door.say_up();
+                    }
+                }
+                Order::Watch { after_ns, signal } => {
+                    if let Some(stacks) = self.stacks.take() {
+                        self.stall = Some(Stall::new(after_ns, signal, stacks));
                     }
                 }
                 Order::Close { .. } => return Some(End::Closed),

@@ -79,6 +79,7 @@ impl Door {
             .map(|command| match command {
                 Command::Message(message) => (Order::Message(message), None),
                 Command::WithDescriptor(message) => (Order::Message(message), self.take_descriptor()),
+                Command::Watch { after_ns, signal } => (Order::Watch { after_ns, signal }, None),
                 Command::Close { until_ns } => (Order::Close { until_ns }, None),
             })
             .collect()
@@ -96,6 +97,16 @@ impl Door {
         self.shared.say_up();
     }
 
+    /// Whether Python's loop has moved since the last question.
+    pub(super) fn moves(&self) -> bool {
+        self.shared.moves()
+    }
+
+    /// Ask whether Python's loop moves.
+    pub(super) fn ask(&self) {
+        self.shared.ask(&self.ends);
+    }
+
     /// Tell Python that the thread has ended.
     pub(super) fn close(&self) {
         self.shared.end();
@@ -106,5 +117,6 @@ impl Door {
 #[derive(Debug)]
 pub(super) enum Order {
     Message(ToAgent),
+    Watch { after_ns: u64, signal: i32 },
     Close { until_ns: u64 },
 }

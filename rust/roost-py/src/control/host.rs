@@ -5,10 +5,11 @@
 //! |---|---|
 //! | `launch` | makes a proc: sockets, pipes, memory files; by the template or cold |
 //! | `templates` | the template processes and their protocol |
-//! | `watch` | sees procs end |
+//! | `watch` | sees procs end; `halted` those that a signal has stopped |
 //! | `pump` | reads their output |
 //! | `sweeper` | ends what they leave behind, on a thread of its own |
 
+mod halted;
 mod launch;
 mod outputs;
 mod pump;
@@ -55,6 +56,7 @@ pub(super) struct Config {
     /// For procs whose owner ended.
     pub(super) patience: Patience,
     pub(super) start_timeout_ns: u64,
+    pub(super) stall_ns: u64,
     pub(super) seed: u64,
 }
 
@@ -101,6 +103,8 @@ pub(super) struct Host {
     close_until_ns: Option<u64>,
     /// When to send again what found too many descriptors on their way.
     retry_at_ns: Option<u64>,
+    /// When to look for procs that are stopped.
+    halted_look_ns: u64,
 }
 
 /// What the agent needs of the system before anything else.
@@ -162,6 +166,7 @@ impl Host {
             oom_kills: procfs::OomKills::find(),
             close_until_ns: None,
             retry_at_ns: None,
+            halted_look_ns: 0,
         }
     }
 
@@ -191,6 +196,7 @@ impl Host {
                 self.event(source, flags);
             }
             self.look_again();
+            self.look_at_halted();
             self.agent.handle(now_ns(), Input::Tick);
             self.settle();
             self.watch_room();
@@ -216,6 +222,7 @@ impl Host {
             self.next_look_ns(),
             self.close_until_ns,
             self.retry_at_ns,
+            self.next_halted_look_ns(),
         ]
         .into_iter()
         .flatten()
@@ -270,6 +277,8 @@ impl Host {
                         descriptor,
                     });
                 }
+                // The driver is nobody's proc: whoever asks it something sees by itself that it does not answer.
+                Order::Watch { .. } => {}
                 Order::Close { until_ns } => {
                     self.close_until_ns = Some(until_ns);
                     self.inputs.push_back(Input::Close);

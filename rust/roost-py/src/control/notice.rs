@@ -56,6 +56,12 @@ fn member<'py>(py: Python<'py>, member: &Member) -> PyResult<Bound<'py, PyTuple>
             details.set_item("pid", pid)?;
             "up"
         }
+        Status::Stalled { reason, stack } => {
+            details.set_item("reason", reason)?;
+            details.set_item("stack", stack)?;
+            "stalled"
+        }
+        Status::Resumed => "resumed",
         Status::Dead { death } => {
             self::death(&details, death)?;
             "dead"

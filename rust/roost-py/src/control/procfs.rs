@@ -47,6 +47,11 @@ impl Stat {
         })
     }
 
+    /// Whether a signal or a debugger has stopped it.
+    pub(super) fn is_halted(&self) -> bool {
+        matches!(self.state, b'T' | b't')
+    }
+
     pub(super) fn is_zombie(&self) -> bool {
         matches!(self.state, b'Z' | b'X')
     }

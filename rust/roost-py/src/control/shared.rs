@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,6 +21,11 @@ pub(super) enum Command {
     Message(ToAgent),
     /// Its descriptor lies in the hand-over socket.
     WithDescriptor(ToAgent),
+    /// Tell the agent when Python's loop has not moved for this long; the signal has Python write down its stack.
+    Watch {
+        after_ns: u64,
+        signal: i32,
+    },
     /// End everything, until then at the latest.
     Close {
         until_ns: u64,
@@ -43,6 +49,9 @@ pub(super) struct Shared {
     ended: Flag,
     /// The host's agent was told that this proc is up.
     up_said: Flag,
+    /// How often the thread asked whether Python's loop moves, and which of these questions was answered.
+    asked: AtomicU64,
+    answered: AtomicU64,
 }
 
 /// Raised once, and waited for.
@@ -111,8 +120,10 @@ impl Shared {
         Ok(())
     }
 
-    /// Python's side: take all notices.
+    /// Python's side: take all notices. That it does shows that its loop moves.
     pub(super) fn take_notices(&self, ends: &Ends) -> VecDeque<Notice> {
+        self.answered
+            .store(self.asked.load(Ordering::Relaxed), Ordering::Relaxed);
         let mut notices = lock(&self.notices);
         reset(&ends.event);
         std::mem::take(&mut *notices)
@@ -142,6 +153,17 @@ impl Shared {
         if notices.len() == 1 {
             signal(&ends.event);
         }
+    }
+
+    /// The thread's side: whether the last question was answered.
+    pub(super) fn moves(&self) -> bool {
+        self.asked.load(Ordering::Relaxed) == self.answered.load(Ordering::Relaxed)
+    }
+
+    /// The thread's side: ask whether the loop moves.
+    pub(super) fn ask(&self, ends: &Ends) {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        signal(&ends.event);
     }
 
     /// The thread's side: it has ended.

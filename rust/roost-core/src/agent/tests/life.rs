@@ -46,6 +46,29 @@ fn ready_before_its_process_id_is_known_is_told_once_both_are() {
 }
 
 #[test]
+fn only_its_owner_hears_whether_one_that_lives_gets_on() {
+    let mut rig = Rig::with(spawn(&[1, 2]));
+    let stalled = ToAgent::Stalled {
+        reason: "stuck".to_owned(),
+        stack: "in C".to_owned(),
+    };
+    rig.say(1, stalled.clone());
+    let statuses = rig.statuses(DRIVER);
+    let [Status::Stalled { reason, stack }] = statuses.as_slice() else {
+        panic!("{statuses:?}")
+    };
+    assert_eq!((reason.as_str(), stack.as_str()), ("stuck", "in C"));
+    rig.say(1, ToAgent::Resumed);
+    assert_eq!(rig.statuses(DRIVER), [Status::Resumed]);
+    assert_eq!(rig.statuses(2), []);
+    // A dead one that was too late to say so is dead.
+    rig.crash(1, 0);
+    rig.statuses(DRIVER);
+    rig.say(1, stalled);
+    assert_eq!(rig.statuses(DRIVER), []);
+}
+
+#[test]
 fn without_a_policy_a_crash_is_a_failure() {
     let mut rig = Rig::with(spawn(&[1, 2]));
     rig.crash(1, 0);

@@ -40,6 +40,8 @@ pub(super) struct Running {
     pub(super) died: bool,
     /// Its template, which reaps it, has told how it ended.
     pub(super) is_status_told: bool,
+    /// Looks in a row that found it stopped by a signal.
+    pub(super) halted_looks: u32,
     pub(super) sources: Vec<u64>,
 }
 
@@ -189,6 +191,7 @@ impl Host {
             ],
             died: false,
             is_status_told: false,
+            halted_looks: 0,
             sources: Vec::new(),
         };
         Ok((running, ends))
