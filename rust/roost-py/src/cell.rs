@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
 
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use pyo3::{PyTraverseError, PyVisit};
@@ -374,25 +373,6 @@ impl Cell {
             queued,
         )
     }
-}
-
-/// Give a future its result; one that was cancelled meanwhile stays as it is.
-pub(crate) fn set_result(future: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
-    let py = future.py();
-    match future.call_method1(intern!(py, "set_result"), (value,)) {
-        Ok(_) => Ok(()),
-        // Asking first would cost every reply what only a cancelled one needs.
-        Err(error) if future.call_method0(intern!(py, "done"))?.is_truthy()? => {
-            drop(error);
-            Ok(())
-        }
-        Err(error) => Err(error),
-    }
-}
-
-/// Set a future that may have been cancelled meanwhile.
-pub(crate) fn wake(py: Python<'_>, waiter: &Py<PyAny>) -> PyResult<()> {
-    set_result(waiter.bind(py), py.None().bind(py))
 }
 
 /// All actors of one mesh in this process, by slot.

@@ -8,6 +8,7 @@
 //! | `cell`, `message` | an actor's mailbox, and what it is asked to do |
 //! | `peer` | other procs: the transport, the session, what waits for credit |
 //! | `pending`, `outgoing` | calls in flight, messages that wait |
+//! | `reply` | what happens to the future of every call |
 //! | `payload`, `plain` | values on their way; plain builtins are pickled here, without calling `pickle` |
 //! | `segment` | pooled shared memory for large parts |
 
@@ -24,6 +25,7 @@ mod payload;
 mod peer;
 mod pending;
 mod plain;
+mod reply;
 mod segment;
 mod spawns;
 mod targets;
@@ -44,6 +46,7 @@ fn _roost(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<verb::Verb>()?;
     module.add_class::<verb::Done>()?;
     segment::register(module)?;
+    module.add_function(wrap_pyfunction!(reply::quicken, module)?)?;
     module.add_function(wrap_pyfunction!(plain::plain_dumps, module)?)?;
     module.add_function(wrap_pyfunction!(plain::plain_loads, module)?)
 }

@@ -109,7 +109,7 @@ impl Node {
     #[expect(clippy::too_many_lines, reason = "one arm an action, each a line or two")]
     fn act_once(&self, py: Python<'_>, hooks: &Hooks, action: Action) -> PyResult<()> {
         match action {
-            Action::Wake(waiter) => crate::cell::wake(py, &waiter)?,
+            Action::Wake(waiter) => crate::reply::wake(py, &waiter)?,
             Action::Work => {
                 hooks.work.call0(py)?;
             }

@@ -246,7 +246,7 @@ pub(super) fn deliver(
     let sink = sink.bind(py);
     match rank {
         None => {
-            crate::cell::set_result(sink, &value)?;
+            crate::reply::set_result(sink, &value)?;
         }
         Some(rank) if item => {
             sink.call_method1(intern!(py, "item"), (rank, value))?;

@@ -175,7 +175,7 @@ pub(super) fn end_workers(node: &Node, py: Python<'_>) -> PyResult<()> {
     let waiting = std::mem::take(&mut node.lock().work.waiting);
     waiting
         .into_iter()
-        .try_for_each(|future| crate::cell::wake(py, &future))
+        .try_for_each(|future| crate::reply::wake(py, &future))
 }
 
 pub(super) fn relay(node: &Node, py: Python<'_>) -> PyResult<()> {
