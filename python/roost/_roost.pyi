@@ -10,6 +10,7 @@ from roost.lane import Hooks
 
 __all__ = [
     "HOOKS",
+    "INLINE_BYTES_MAX",
     "Cell",
     "Control",
     "Done",
@@ -34,6 +35,8 @@ __all__ = [
 __version__: str
 HOOKS: list[str]
 """The names of what the data lane calls: the members of `roost.lane.Hooks`."""
+INLINE_BYTES_MAX: int
+"""The most that one message may carry outside shared memory."""
 
 _Run: TypeAlias = tuple[int, int, int, int, int]
 """(slot, count, slot stride, rank, rank stride)."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from roost import process, serialize
 from roost._exceptions import add_note
+from roost._roost import INLINE_BYTES_MAX
 from roost.errors import ActorDied, MessageTooLargeError, StoppedError
 from roost.mesh import ActorMesh, Each
 from roost.reply import Broadcast, Reply
@@ -89,9 +90,26 @@ class Calls:
         process.current()  # it refuses a thread that runs a loop of its own
         return runtime.elsewhere.call(verb, args, kwargs or {})
 
-    def too_large(self, size: int) -> None:
-        """A message passes the limit."""
-        raise MessageTooLargeError(size, self.runtime.config.message_bytes_max, "message_bytes_max")
+    def too_large(self, size: int, inline: int) -> None:
+        """A message passes the limit, with so many of its bytes outside shared memory."""
+        limit = self.runtime.config.message_bytes_max
+        if size > limit:
+            raise MessageTooLargeError(size, limit, "message_bytes_max")
+        raise MessageTooLargeError(inline, INLINE_BYTES_MAX, "", "message")
+
+    def unsendable(self, what: str, size: int) -> bytes:
+        """The error that travels in place of what is too large to travel without shared memory."""
+        dumped = serialize.dump_exception(MessageTooLargeError(size, INLINE_BYTES_MAX, "", what))
+        return dumped if what == "value for a port" else pickle.dumps((None, dumped), 5)
+
+    def unsent(self, mesh: int, proc: int, slots: list[int], endpoint: str, size: int) -> None:
+        """A broadcast is too large to travel without shared memory, and its receiver has none."""
+        error = MessageTooLargeError(size, INLINE_BYTES_MAX, "", "message")
+        if endpoint.startswith("."):
+            _logger.error("%s to proc %x was not sent: %s", endpoint, proc, error)
+        for slot in slots:
+            rank = self.runtime.members.base_rank(mesh, proc, slot)
+            self.runtime.letters.add(mesh, rank, endpoint, str(error), None, self.runtime.name)
 
     def bounded(self, sink: Sink, call: int, deadline: int) -> None:
         """A call has a deadline, in ns of the monotonic clock."""

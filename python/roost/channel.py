@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from roost import serialize
+from roost._roost import INLINE_BYTES_MAX
 from roost.errors import MessageTooLargeError
 from roost.ids import new_id
 from roost.reply import Reply, fail_reply
@@ -202,10 +203,12 @@ class PortSender:
 
     def _captured(self, value: Any) -> PortValue:
         captured: PortValue = self._runtime.sharing.dump(value, self._proc)
-        size = self._runtime.sharing.size_of(captured)
-        limit = self._runtime.config.message_bytes_max
+        size, inline = self._runtime.sharing.sizes_of(captured)
+        limit, what = self._runtime.config.message_bytes_max, "value for a port"
         if size > limit:
-            raise MessageTooLargeError(size, limit, "message_bytes_max", "value for a port")
+            raise MessageTooLargeError(size, limit, "message_bytes_max", what)
+        if inline > INLINE_BYTES_MAX and self._proc != self._runtime.proc:
+            raise MessageTooLargeError(inline, INLINE_BYTES_MAX, "", what)
         return captured
 
     def _send(self, what: int, value: PortValue, reply: Reply[None]) -> None:

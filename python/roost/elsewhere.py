@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from roost.context import handling
-from roost.errors import MailboxFullError
 from roost.reply import Reply, fail_reply
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class Elsewhere:
     def _broadcast(self, verb: Any, packed: Any, done: Reply[None]) -> None:
         try:
             verb.send_packed(None, packed)
-        except MailboxFullError as error:
+        except Exception as error:
             fail_reply(done, error)
         else:
             done.set_result(None)

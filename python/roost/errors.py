@@ -202,21 +202,21 @@ class RemoteError(RoostError):
 
 
 class MessageTooLargeError(RoostError, ValueError):
-    """A message or reply that passes a limit of `roost.Config`.
+    """A message or reply that passes a limit of `roost.Config`, or the one for what cannot travel by shared memory.
 
     Args:
-        size: Its bytes, shared memory too.
+        size: Its bytes, shared memory too; those outside shared memory where that is what is limited.
         limit: The limit that it passes.
-        setting: The limit's name in `roost.Config`.
+        setting: The limit's name in `roost.Config`; empty for what cannot travel by shared memory, whose limit is fixed.
         what: What was too large.
     """
 
     size: int
-    """Its bytes, shared memory too."""
+    """Its bytes, shared memory too; those outside shared memory where that is what is limited."""
     limit: int
     """The limit that it passes."""
     setting: str
-    """The limit's name in `roost.Config`."""
+    """The limit's name in `roost.Config`; empty for what cannot travel by shared memory."""
     what: str
     """What was too large."""
 
@@ -228,6 +228,11 @@ class MessageTooLargeError(RoostError, ValueError):
         self.what = what
 
     def __str__(self) -> str:
+        if not self.setting:
+            return (
+                f"{self.what} of {self.size} bytes that cannot travel by shared memory passes the limit of {self.limit};"
+                " send it in parts, or as arrays, tensors or bytes of 1 MiB and more each, within segments_bytes_max"
+            )
         return (
             f"{self.what} of {self.size} bytes passes the limit of {self.limit};"
             f" send it in parts, or raise the limit with roost.configure({self.setting}=…)"

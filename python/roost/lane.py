@@ -129,8 +129,16 @@ class Hooks(Protocol):
         """Raise: this process stopped that mesh of its own."""
         ...
 
-    def too_large(self, size: int, /) -> Any:
-        """Raise: a message of so many bytes passes the limit."""
+    def too_large(self, size: int, inline: int, /) -> Any:
+        """Raise: a message of so many bytes passes the limit, or so many of them outside shared memory."""
+        ...
+
+    def unsendable(self, what: str, size: int, /) -> bytes:
+        """The error that travels in place of an answer or a value for a port that cannot be a frame."""
+        ...
+
+    def unsent(self, mesh: int, proc: int, slots: list[int], endpoint: str, size: int, /) -> None:
+        """A broadcast cannot be a frame."""
         ...
 
     def room(self, mesh: ActorMesh, /) -> Any:
@@ -200,6 +208,7 @@ class Lent:
         self.begin, self.bounded, self.refused = calls.begin, calls.bounded, calls.refused
         self.errored, self.dropped, self.unloadable = calls.errored, calls.dropped, calls.unloadable
         self.pack, self.elsewhere, self.too_large = calls.pack, calls.elsewhere, calls.too_large
+        self.unsendable, self.unsent = calls.unsendable, calls.unsent
         self.handling = handling.get
         self.stopped, self.room, self.sent = runtime.raise_stopped, calls.room, Done()
         self.loop, self.connect, self.broken = runtime.loop, runtime.connect, runtime.broken

@@ -126,7 +126,7 @@ class Members:
         point = shape.point(rank) if rank < len(shape) else Point({})
         return name, rank_name(name, point), point
 
-    def _base_rank(self, mesh: int, proc: int, slot: int) -> int:
+    def base_rank(self, mesh: int, proc: int, slot: int) -> int:
         """The rank in the whole mesh of an actor that lives in this slot of a proc."""
         _, _, procs, per = self._named(mesh)
         return procs.index(proc) * per + slot if proc in procs else 0
@@ -244,7 +244,7 @@ class Members:
         runtime.calls.orphaned(calls, error_of)
         for mesh, slot, _, endpoint, maybe_executed in letters:
             reason = f"{failure.summary}; it may have been executed" if maybe_executed else failure.summary
-            runtime.letters.add(mesh, self._base_rank(mesh, proc, slot), endpoint, reason, failure, runtime.name)
+            runtime.letters.add(mesh, self.base_rank(mesh, proc, slot), endpoint, reason, failure, runtime.name)
         runtime.sharing.peer_gone(proc)
         runtime.ports.peer_gone(proc, error_of(True))
 

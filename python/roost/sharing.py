@@ -9,7 +9,8 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from roost import serialize
-from roost._roost import SegmentMap, SegmentPart, SegmentPool
+from roost._roost import INLINE_BYTES_MAX, SegmentMap, SegmentPart, SegmentPool
+from roost.errors import MessageTooLargeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,12 +68,13 @@ class Sharing:
             self._runtime.loop.call_soon_threadsafe(self._trim)
         return payload, self.pool.capture(dumped.buffers)
 
-    def size_of(self, captured: bytes | tuple[bytes, Sequence[Any]]) -> int:
-        """Bytes of what was captured, shared memory too."""
+    def sizes_of(self, captured: bytes | tuple[bytes, Sequence[Any]]) -> tuple[int, int]:
+        """Bytes of what was captured: all of them, and those outside shared memory."""
         if isinstance(captured, bytes):
-            return len(captured)
-        parts = (part.length if isinstance(part, SegmentPart) else memoryview(part).nbytes for part in captured[1])
-        return len(captured[0]) + sum(parts)
+            return len(captured), len(captured)
+        payload, parts = captured
+        inline = len(payload) + sum(memoryview(part).nbytes for part in parts if not isinstance(part, SegmentPart))
+        return inline + sum(part.length for part in parts if isinstance(part, SegmentPart)), inline
 
     def _define(self, definitions: tuple[bytes, ...], procs: Sequence[int]) -> None:
         """Send the classes that these procs do not have; in order with the message that names them."""
@@ -82,6 +84,10 @@ class Sharing:
                 continue
             home = serialize.home(proc, node.incarnation_of(proc))
             forms = serialize.closure(definitions, self._known.setdefault(proc, set()), home)
+            if len(forms) > INLINE_BYTES_MAX:
+                del self._known[proc]  # it does not get them
+                what = "definition of a class or function"
+                raise MessageTooLargeError(len(forms), INLINE_BYTES_MAX, "", what)
             if forms:
                 self._runtime.send_system(proc, 1, ".defines", forms, [])
 

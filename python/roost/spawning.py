@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from roost import serialize
+from roost._roost import INLINE_BYTES_MAX
 from roost.constructing import Plan, pack_mesh
 from roost.failure import Bind, Restart
 from roost.ids import new_id
@@ -136,8 +137,9 @@ def spawn_actors(
     if plan is None or plan.owner != runtime.proc:
         plan = _plan(runtime, procs, plans, kind, options)
     arguments = plan.pack(args, kwargs)
-    if len(plan.packed) + len(arguments) > runtime.config.message_bytes_max:
-        runtime.calls.too_large(len(plan.packed) + len(arguments))
+    size = len(plan.packed) + len(arguments)
+    if size > min(runtime.config.message_bytes_max, INLINE_BYTES_MAX):
+        runtime.calls.too_large(size, size)
     mesh = new_id()
     handle = ActorMesh._planned(plan, mesh, name)
     record = OwnedActors(runtime, mesh, name, plan, options.get("supervise"))

@@ -197,6 +197,16 @@ impl SendWindows {
         room
     }
 
+    /// Takes back the credit of one message that cannot be sent after all: its receiver will never grant it again.
+    pub fn give_back_all(&mut self, runs: Runs<'_>, bytes: u64) {
+        for (slot, _) in runs.targets() {
+            if let Some(sender) = self.slots.get_mut(slot as usize) {
+                sender.sent.messages = sender.sent.messages.saturating_sub(1);
+                sender.sent.bytes = sender.sent.bytes.saturating_sub(bytes);
+            }
+        }
+    }
+
     /// Applies a credit; says whether a message may go now that could not before.
     ///
     /// # Errors

@@ -4,6 +4,10 @@
 /// hold more than this for one frame.
 pub const FRAME_BODY_BYTES_MAX: usize = 64 << 20;
 
+/// The inline parts of one message, its pickle among them: what a frame's body has room for beside the longest header with
+/// the longest parts table.
+pub const INLINE_BYTES_MAX: usize = FRAME_BODY_BYTES_MAX - (4 << 20);
+
 /// One message with all its parts, those in shared segments included. It bounds what a single call can make a
 /// receiver map.
 pub const MESSAGE_BYTES_MAX: u64 = 4 << 30;

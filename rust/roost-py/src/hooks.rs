@@ -78,7 +78,7 @@ hooks! {
     dumps loads dumps_parts loads_parts
     offer released
     reply gathered_reply begin bounded errored dropped unloadable refused
-    pack elsewhere handling stopped too_large room sent
+    pack elsewhere handling stopped too_large unsendable unsent room sent
     connect broken system
     work cancelled undelivered
     port_item port_taken port_closed

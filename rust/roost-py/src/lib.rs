@@ -38,6 +38,7 @@ use pyo3::prelude::*;
 fn _roost(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("HOOKS", hooks::NAMES)?;
+    module.add("INLINE_BYTES_MAX", roost_core::limits::INLINE_BYTES_MAX)?;
     control::register(module)?;
     module.add_class::<cell::Cell>()?;
     module.add_class::<message::Message>()?;

@@ -182,7 +182,7 @@ impl Message {
             return self.answer(py, ReplyStatus::Value, &Payload::ready(value));
         }
         let payload = dump(py, node.hooks()?, value, self.mail.sender)?;
-        node.check_size(py, &payload)?;
+        node.check_size(py, &payload, self.mail.origin != Origin::Here)?;
         self.answer(py, ReplyStatus::Value, &payload)
     }
 
@@ -198,7 +198,7 @@ impl Message {
         }
         let node = self.cell.get().node.get();
         let payload = dump(py, node.hooks()?, value, self.mail.sender)?;
-        node.check_size(py, &payload)?;
+        node.check_size(py, &payload, self.mail.origin != Origin::Here)?;
         node.answer(py, &self.mail, ReplyStatus::Item, &payload)?;
         Ok(self.items.fetch_add(1, Ordering::Relaxed) + 1)
     }

@@ -122,6 +122,13 @@ impl Payload {
         self.pickle.as_bytes(py).len() + parts
     }
 
+    /// Bytes that travel in the frame itself.
+    pub(crate) fn inline_size(&self, py: Python<'_>) -> usize {
+        let inline = self.parts.iter().flatten();
+        let inline = inline.filter(|part| matches!(part, Part::Inline(_)));
+        self.pickle.as_bytes(py).len() + inline.map(|part| part.size(py)).sum::<usize>()
+    }
+
     /// Unpickle.
     pub(crate) fn load<'py>(&self, py: Python<'py>, hooks: &Hooks) -> PyResult<Bound<'py, PyAny>> {
         if let Some(value) = &self.ready {

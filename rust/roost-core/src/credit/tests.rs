@@ -49,6 +49,30 @@ fn one_message_may_pass_the_bytes_of_the_window() {
 }
 
 #[test]
+fn what_cannot_be_sent_gives_its_credit_back() {
+    let mut windows = SendWindows::new(SMALL, 3);
+    let mut both = RunsBuffer::new();
+    both.push(Run {
+        slot: 0,
+        count: 2,
+        slot_stride: 2,
+        rank: 0,
+        rank_stride: 1,
+    })
+    .unwrap();
+    assert!(windows.take(0, 10));
+    assert!(windows.take_all(both.as_runs(), 4_000));
+    assert!(!windows.has_room(0) && !windows.has_room(2));
+    windows.give_back_all(both.as_runs(), 4_000);
+    assert!(windows.has_room(0) && windows.has_room(2));
+    let one = Amount {
+        messages: 1,
+        bytes: 10,
+    };
+    assert_eq!((windows.sent(0), windows.sent(2)), (one, Amount::default()));
+}
+
+#[test]
 fn impossible_credits_are_refused() {
     let mut sender = SendWindow::default();
     assert!(sender.take(SMALL, 10));

@@ -10,6 +10,7 @@ use roost_core::wire::ReplyStatus;
 use super::{Node, answering};
 use crate::hooks::Hooks;
 use crate::message::Mail;
+use crate::outgoing::Outgoing;
 use crate::payload::Payload;
 use crate::peer::Offer;
 
@@ -69,6 +70,10 @@ pub(crate) enum Action {
     },
     /// Messages that an ended actor did not take go back.
     Bounce { mail: Mail, reason: Py<PyBytes> },
+    /// This message cannot be a frame, since its receiver maps none of its large parts: who sent it hears of that.
+    Unsent { proc: u64, message: Outgoing },
+    /// The same for the answer, or the value for a port, that waits first for this proc: the error goes instead, in its place.
+    Replace { proc: u64, call_or_port: u64 },
     /// Hand the descriptor of a segment to a receiver.
     Offer { proc: u64, offer: Offer },
     /// Ask for a connection.
@@ -177,6 +182,8 @@ impl Node {
             }
             Action::Grant { to, actor, amount } => self.grant(py, to, actor, amount)?,
             Action::Bounce { mail, reason } => self.bounce(py, &mail, reason.bind(py))?,
+            Action::Unsent { proc, message } => self.unsent(py, proc, &message)?,
+            Action::Replace { proc, call_or_port } => self.replace(py, proc, call_or_port)?,
             Action::Offer { proc, offer } => {
                 hooks
                     .offer

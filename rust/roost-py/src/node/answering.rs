@@ -4,6 +4,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use roost_core::credit::Amount;
+use roost_core::session::SessionError;
 use roost_core::wire::{Credit, CreditTarget, ReplyHeader, ReplyStatus};
 
 use super::{Action, Node, State};
@@ -92,11 +93,8 @@ impl Node {
                     status,
                     flags: 0,
                 };
-                if let Some(link) = state.link(mail.sender, mail.incarnation) {
-                    if !link.stalled.is_empty() || link.push(py, mail.sender, &header, payload).is_err() {
-                        link.stalled
-                            .push_back(Stalled::Reply(header, payload.clone_ref(py)));
-                    }
+                if state.link(mail.sender, mail.incarnation).is_some() {
+                    state.push_reply(py, mail.sender, header, payload, &mut actions);
                     state.wrote(mail.sender, &mut actions);
                 }
             }
@@ -117,6 +115,33 @@ impl Node {
 }
 
 impl State {
+    /// Put a reply into the session, or behind those that wait for room there.
+    pub(super) fn push_reply(
+        &mut self,
+        py: Python<'_>,
+        proc: u64,
+        header: ReplyHeader,
+        payload: &Payload,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(peer) = self.peers.get_mut(&proc) else {
+            return;
+        };
+        let Some(link) = peer.link.as_mut() else { return };
+        if link.stalled.is_empty() {
+            match link.push(py, proc, &header, payload) {
+                Ok(_) => return,
+                Err(SessionError::Encode(_)) => {
+                    let call_or_port = header.call;
+                    actions.push(Action::Replace { proc, call_or_port });
+                }
+                Err(_) => {}
+            }
+        }
+        link.stalled
+            .push_back(Stalled::Reply(header, payload.clone_ref(py)));
+    }
+
     /// An answer to one of our calls.
     pub(crate) fn reply(
         &mut self,

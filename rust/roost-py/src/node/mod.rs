@@ -16,6 +16,7 @@
 //! | `hosting` | the actors of this process |
 //! | `working` | which of them have something to do, and the workers that do it |
 //! | `ports` | values outside calls |
+//! | `unsendable` | what is too large for a frame and cannot travel by shared memory |
 
 mod action;
 mod answering;
@@ -27,6 +28,7 @@ mod losing;
 mod ports;
 mod receiving;
 mod sending;
+mod unsendable;
 mod working;
 
 use std::collections::HashMap;
@@ -38,6 +40,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use roost_core::credit::Amount;
+use roost_core::limits::INLINE_BYTES_MAX;
 use roost_core::wire::Hello;
 
 pub(crate) use self::action::Action;
@@ -133,11 +136,15 @@ impl Node {
         Ok(())
     }
 
-    pub(crate) fn check_size(&self, py: Python<'_>, payload: &Payload) -> PyResult<()> {
+    /// Refuse what is too large: for a message, or, when it leaves this process, for a frame.
+    pub(crate) fn check_size(&self, py: Python<'_>, payload: &Payload, leaves: bool) -> PyResult<()> {
         let size = payload.size(py) as u64;
-        if size > self.message_bytes_max {
-            let hooks = self.hooks()?;
-            hooks.too_large.call1(py, (size,))?;
+        let least = self.message_bytes_max.min(INLINE_BYTES_MAX as u64);
+        if size > least {
+            let inline = if leaves { payload.inline_size(py) } else { 0 };
+            if size > self.message_bytes_max || inline > INLINE_BYTES_MAX {
+                self.hooks()?.too_large.call1(py, (size, inline))?;
+            }
         }
         Ok(())
     }

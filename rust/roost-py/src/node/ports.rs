@@ -1,11 +1,40 @@
 //! Values sent to ports, outside calls.
 
 use pyo3::prelude::*;
+use roost_core::session::SessionError;
 use roost_core::wire::{Credit, CreditTarget, FrameHeader, PortClose, PortItem};
 
-use super::Node;
-use crate::payload::from_serialize;
+use super::{Action, Node, State};
+use crate::payload::{Payload, from_serialize};
 use crate::peer::{Stalled, Standing};
+
+impl State {
+    /// Put a value into the session, or behind those that wait for room there.
+    pub(super) fn push_port_item(
+        &mut self,
+        py: Python<'_>,
+        proc: u64,
+        header: PortItem,
+        payload: &Payload,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) else {
+            return;
+        };
+        if link.stalled.is_empty() {
+            match link.push(py, proc, &header, payload) {
+                Ok(_) => return,
+                Err(SessionError::Encode(_)) => {
+                    let call_or_port = header.port;
+                    actions.push(Action::Replace { proc, call_or_port });
+                }
+                Err(_) => {}
+            }
+        }
+        link.stalled
+            .push_back(Stalled::PortItem(header, payload.clone_ref(py)));
+    }
+}
 
 pub(super) fn send_port_item(
     node: &Node,
@@ -23,10 +52,8 @@ pub(super) fn send_port_item(
         let standing = state.standing(proc, &mut actions);
         let peer = state.peer(proc);
         match peer.link.as_mut() {
-            Some(link) => {
-                if !link.stalled.is_empty() || link.push(py, proc, &header, &payload).is_err() {
-                    link.stalled.push_back(Stalled::PortItem(header, payload));
-                }
+            Some(_) => {
+                state.push_port_item(py, proc, header, &payload, &mut actions);
                 state.wrote(proc, &mut actions);
             }
             None if standing == Standing::Connecting => {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use roost_core::session::SessionError;
 
 use super::{Action, Node, State};
 use crate::outgoing::Outgoing;
@@ -134,10 +135,21 @@ impl State {
         let Some(link) = peer.link.as_mut() else {
             return Sent::Waits;
         };
-        let Ok(number) = link.push(py, proc, &message.header(), &message.payload) else {
-            peer.bound.admit(message.bytes);
-            link.stalled.push_back(Stalled::Message(message, true));
-            return Sent::Waits;
+        let number = match link.push(py, proc, &message.header(), &message.payload) {
+            Ok(number) => number,
+            Err(SessionError::Encode(_)) => {
+                let instead = link.give_back(&message);
+                actions.push(Action::Unsent { proc, message });
+                for message in instead {
+                    self.send_credited(py, proc, message, actions);
+                }
+                return Sent::Number;
+            }
+            Err(_) => {
+                peer.bound.admit(message.bytes);
+                link.stalled.push_back(Stalled::Message(message, true));
+                return Sent::Waits;
+            }
         };
         if message.is_broadcast() {
             link.await_broadcast(
@@ -195,21 +207,14 @@ impl State {
             let Some(peer) = self.peers.get_mut(&proc) else {
                 return;
             };
-            let Some(link) = peer.link.as_mut() else { return };
             match frame {
                 Stalled::Message(message, credited) => {
                     peer.bound.leave(message.bytes);
                     self.send(py, proc, message, credited, actions);
                 }
-                Stalled::Reply(header, payload) => {
-                    if !link.stalled.is_empty() || link.push(py, proc, &header, &payload).is_err() {
-                        link.stalled.push_back(Stalled::Reply(header, payload));
-                    }
-                }
+                Stalled::Reply(header, payload) => self.push_reply(py, proc, header, &payload, actions),
                 Stalled::PortItem(header, payload) => {
-                    if !link.stalled.is_empty() || link.push(py, proc, &header, &payload).is_err() {
-                        link.stalled.push_back(Stalled::PortItem(header, payload));
-                    }
+                    self.push_port_item(py, proc, header, &payload, actions);
                 }
             }
         }

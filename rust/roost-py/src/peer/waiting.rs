@@ -46,7 +46,17 @@ impl Link {
                 awaited.pop_front();
             }
         }
-        let Some(queue) = opened.then(|| self.waiting.get_mut(&(mesh, slot))).flatten() else {
+        if opened {
+            self.take_free(mesh, slot)
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// The messages that waited for this actor's credit and have it now.
+    fn take_free(&mut self, mesh: u64, slot: u32) -> Vec<Outgoing> {
+        let (Some(windows), Some(queue)) = (self.windows.get_mut(&mesh), self.waiting.get_mut(&(mesh, slot)))
+        else {
             return Vec::new();
         };
         let mut free = Vec::new();
@@ -113,6 +123,17 @@ impl Link {
             }
         }
         (resent, letters)
+    }
+
+    /// A message that had its credit cannot be sent. The messages that may go instead of it.
+    pub(crate) fn give_back(&mut self, message: &Outgoing) -> Vec<Outgoing> {
+        let mesh = message.mesh.get();
+        let Some(windows) = self.windows.get_mut(&mesh) else {
+            return Vec::new();
+        };
+        windows.give_back_all(message.runs.as_runs(), message.bytes);
+        let slots = message.runs.as_runs().targets();
+        slots.flat_map(|(slot, _)| self.take_free(mesh, slot)).collect()
     }
 
     /// Hold a message back until its actor has credit.

@@ -67,8 +67,10 @@ impl Verb {
         packed: &Packed,
     ) -> PyResult<Py<PyAny>> {
         match packed {
-            Packed::Same(payload) => node.check_size(py, payload)?,
-            Packed::Each(all) => all.iter().try_for_each(|payload| node.check_size(py, payload))?,
+            Packed::Same(payload) => node.check_size(py, payload, !self.is_here)?,
+            Packed::Each(all) => all
+                .iter()
+                .try_for_each(|payload| node.check_size(py, payload, !self.is_here))?,
         }
         let mut sending = Sending::new(packed, self.deadline(py, node, hooks)?);
         let sink = match (self.mode, sink) {
