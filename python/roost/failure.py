@@ -338,7 +338,8 @@ class Probe(Frozen):
     failures_max: int = 3
     """Misses in a row that are borne; one more fails the actor."""
     grace_s: float = 5.0
-    """Seconds that a failed actor has to end before its proc is killed."""
+    """Seconds that an actor has to say yes for the first time before misses count, and, once it has failed, to end before its
+    proc is killed."""
 
     def __post_init__(self) -> None:
         check_finite("Probe", "period_s", self.period_s, above=0, instead="leave probe= out to never ask")

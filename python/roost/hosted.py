@@ -13,6 +13,7 @@ from roost.failure import Failure
 from roost.mesh import ActorMesh
 from roost.news import life
 from roost.point import rank_name
+from roost.probing import UnhealthyError
 from roost.restarting import History
 from roost.runner import Runner
 
@@ -165,7 +166,7 @@ class HostedMesh:
         rank = runner.rank
         failure = self.failure(runner, error, during)
         past = self._past_of(rank)
-        original = past.original = serialize.dump_exception(error)
+        original = past.original = None if isinstance(error, UnhealthyError) else serialize.dump_exception(error)
         delay, policy = None, self.plan.policy
         if policy is not None and not self.runtime.ending:
             reasons = tuple(past.history.failures)
@@ -232,10 +233,12 @@ class HostedMesh:
         """What is told of an actor that raised."""
         # A user's class may raise for any name that it is asked for.
         cause = error.failure if isinstance(error, ActorDied) else None
+        unhealthy = isinstance(error, UnhealthyError)
         return Failure(
-            kind="error", origin="user", mesh=self.name, name=self.rank_name(runner.rank), point=self.point(runner.rank),
-            actor_class=self.class_name, host=self.runtime.host, incarnation=runner.incarnation, reason=f"{one_line(error)} (in {during})",
-            traceback=traceback_text(error), cause=cause, reasons=reasons,
+            kind="unhealthy" if unhealthy else "error", origin="user", mesh=self.name, name=self.rank_name(runner.rank),
+            point=self.point(runner.rank), actor_class=self.class_name, host=self.runtime.host, incarnation=runner.incarnation,
+            reason=str(error) if unhealthy else f"{one_line(error)} (in {during})",
+            traceback="" if unhealthy else traceback_text(error), cause=cause, reasons=reasons,
         )  # fmt: skip
 
     def give_back(self, message: Message, runner: Runner) -> None:
@@ -274,6 +277,16 @@ class HostedMesh:
         for slot in slots:
             if slot < len(self.cells) and self.stop_slot(slot, reason) is None:
                 self._say("stopped", self.first + slot, reason, None)
+
+    def runners(self, ranks: Ranks) -> list[Runner]:
+        """The actors of these that live."""
+        cells = self.cells
+        found = [cells[slot].runner for slot, _ in ranks if slot < len(cells)]
+        return [runner for runner in found if runner is not None]
+
+    def probed(self, runner: Runner, wrong: str) -> None:
+        """An actor said whether it is healthy."""
+        self._tell("probed", runner, wrong)
 
     async def stop(self, reason: str) -> None:
         """Stop every actor, and wait for their ends."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
+from contextvars import Context
 from typing import TYPE_CHECKING
 
 from roost import serialize
@@ -13,6 +14,7 @@ from roost.failure import Failure
 from roost.hosted import HostedMesh, refusal
 from roost.news import life
 from roost.point import Point
+from roost.probing import UnhealthyError
 
 if TYPE_CHECKING:
     from roost.constructing import Constructors
@@ -85,6 +87,20 @@ class Hosting:
         hosted = self.meshes.get(mesh)
         if hosted is not None:
             hosted.restart_slots([slot for slot, _ in ranks], payload.decode())
+
+    def probe(self, mesh: int, _sender: int, ranks: Ranks, _payload: bytes) -> None:
+        """The owner asks whether actors are healthy."""
+        hosted = self.meshes.get(mesh)
+        if hosted is not None:
+            for runner in hosted.runners(ranks):
+                self._runtime.keep(runner.probe(), Context())
+
+    def unhealthy(self, mesh: int, _sender: int, ranks: Ranks, payload: bytes) -> None:
+        """Actors missed too many of these questions."""
+        hosted = self.meshes.get(mesh)
+        if hosted is not None:
+            for runner in hosted.runners(ranks):
+                runner.fail(UnhealthyError(payload.decode()), "its probe")
 
     def all_ended(self, hosted: HostedMesh) -> None:
         """Every actor of a mesh has ended here; its cells stay a while, so that late messages are answered at once."""

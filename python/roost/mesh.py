@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from roost.constructing import Plan
     from roost.endpoint_info import EndpointInfo
     from roost.events import EventStream
-    from roost.failure import Bind, Failure, Restart, State
+    from roost.failure import Bind, Failure, Probe, Restart, State
     from roost.owned_actors import OwnedActors
     from roost.owned_procs import OwnedProcs
     from roost.owning import OwnedMesh
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         """What `procs.options()` takes."""
 
         restart: Restart | None
+        probe: Probe | None
         per_proc: Mapping[str, int]
         supervise: Callable[[Failure], Awaitable[bool]]
         cleanup_timeout_s: float
@@ -241,12 +242,12 @@ class ProcMesh(Mesh):
         return _spawner()(process.current(), self, self._plans, name, actor, args, kwargs, _NO_OPTIONS)  # type: ignore[return-value]
 
     def options(self, **options: Unpack[_ActorOptions]) -> SpawnOptions:
-        """The same procs with options for `spawn`: restart, per_proc, supervise, cleanup_timeout_s.
+        """The same procs with options for `spawn`: restart, probe, per_proc, supervise, cleanup_timeout_s.
 
         Args:
-            **options: `restart`, a policy for each actor alone; `per_proc`, names and sizes of dimensions inside each proc;
-                `supervise`, an async function of a failure that says True when it handled it; `cleanup_timeout_s`, the time
-                for `__cleanup__`.
+            **options: `restart`, a policy for each actor alone; `probe`, how often each is asked for its health; `per_proc`, names
+                and sizes of dimensions inside each proc; `supervise`, an async function of a failure that says True when it
+                handled it; `cleanup_timeout_s`, the time for `__cleanup__`.
         """
         return SpawnOptions(self, dict(options))
 
@@ -264,7 +265,7 @@ class SpawnOptions:
 
     __slots__ = ("_options", "_plans", "_procs")
 
-    KNOWN = ("restart", "per_proc", "supervise", "cleanup_timeout_s")
+    KNOWN = ("restart", "probe", "per_proc", "supervise", "cleanup_timeout_s")
 
     def __init__(self, procs: ProcMesh, options: dict[str, Any]) -> None:
         unknown = sorted(set(options) - set(self.KNOWN))

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from roost.constructing import Plan
-    from roost.failure import Event, Restart
+    from roost.failure import Event, Probe, Restart
     from roost.owned_procs import OwnedProcs
+    from roost.probing import Prober
     from roost.runtime import Runtime
 
 __all__ = ["OwnedActors"]
@@ -27,11 +28,13 @@ _CONSEQUENCES_MAX = 64
 class OwnedActors(OwnedMesh):
     """A mesh of actors that this process owns."""
 
-    __slots__ = ("on", "plan", "stopping")
+    __slots__ = ("_probe", "_prober", "on", "plan", "stopping")
 
-    def __init__(self, runtime: Runtime, mesh: int, name: str, plan: Plan, supervise: Any) -> None:
+    def __init__(self, runtime: Runtime, mesh: int, name: str, plan: Plan, supervise: Any, probe: Probe | None) -> None:
         super().__init__(runtime, mesh, name, plan.whole, supervise)
         self.plan = plan
+        self._probe = probe
+        self._prober: Prober | None = None
         # The proc mesh, when this process owns that too.
         self.on: OwnedProcs | None = None
         # Why ranks were asked to stop; None while none was.
@@ -140,11 +143,22 @@ class OwnedActors(OwnedMesh):
             exit_code=cause.exit_code, signal=cause.signal, cause=cause, times=cause.times,
         )  # fmt: skip
 
+    def begin_probing(self) -> None:
+        """Ask the actors whether they are healthy, from now on, where that is wanted."""
+        if self._probe is not None:
+            from roost.probing import Prober
+
+            self._prober = Prober(self, self._probe)
+
     # What the actors' processes say ------------------------------------------------------------------------------------
     def hear_news(
         self, pid: int, state: str, rank: int, reason: str, life: int, incarnation: int, packed: bytes | None
     ) -> None:
         """A process says how a rank in it is."""
+        if state == "probed":
+            if self._prober is not None:
+                self._prober.answered(rank, incarnation, reason)
+            return
         failure = None
         if packed is not None:
             failure, original = pickle.loads(packed)
@@ -195,7 +209,7 @@ class OwnedActors(OwnedMesh):
     def stop_ranks(self, ranks: list[int], reason: str) -> None:
         """Have these actors stopped."""
         self.stopping = {**(self.stopping or {}), **dict.fromkeys(ranks, reason)}
-        self._ask(".stop", ranks, reason)
+        self.ask_procs(".stop", ranks, reason)
         if self.mesh_stopped is not None:
             others = [proc for proc in dict.fromkeys(self.procs) if proc != self.runtime.proc]
             if others:
@@ -209,16 +223,17 @@ class OwnedActors(OwnedMesh):
         if self.stopping is not None:
             for rank in ranks:
                 self.stopping.pop(rank, None)
-        self._ask(".restart", ranks, reason)
+        self.ask_procs(".restart", ranks, reason)
 
-    def _ask(self, what: str, ranks: list[int], reason: str) -> None:
+    def ask_procs(self, what: str, ranks: list[int], reason: str = "") -> None:
+        """Send one of Roost's own messages to where these ranks live."""
         runtime = self.runtime
         for place, proc in enumerate(self.procs):
             slots = [rank - place * self.per for rank in ranks if rank // self.per == place]
             if not slots:
                 continue
             if proc == runtime.proc:
-                act = runtime.hosting.stop if what == ".stop" else runtime.hosting.restart
+                act = runtime.system_handler(what)
                 runtime.loop.call_soon(act, self.id, proc, [(slot, slot) for slot in slots], reason.encode())
             else:
                 runs = [(slot, 1, 1, slot, 1) for slot in slots]

@@ -36,6 +36,7 @@ class Runner:
         "_error",
         "_finishing",
         "_in_threads",
+        "_is_probed",
         "_is_up",
         "_threads",
         "cancelled",
@@ -65,6 +66,8 @@ class Runner:
         self.cancelled = False
         # Whether it was constructed.
         self._is_up = False
+        # Its `__healthy__` runs.
+        self._is_probed = False
         # Messages that run beside others, each with its task.
         self.concurrent: dict[asyncio.Task[None], Message] | None = None
         # Why it ends, once it does; the exception that it failed with; what callers are told of it.
@@ -368,6 +371,23 @@ class Runner:
         if self.task is None and not self._finishing:
             # A worker does the actor's last steps.
             self.cell.rouse()
+
+    async def probe(self) -> None:
+        """Ask the actor whether it is healthy, beside whatever it does; one that has not answered yet is not asked again."""
+        if self._is_probed or not self._is_up or self.stopping is not None:
+            return
+        handling.set(self)
+        self._is_probed = True
+        wrong = ""
+        try:
+            if not await self.instance.__healthy__():
+                wrong = "__healthy__ said no"
+        except Exception as error:
+            wrong = f"__healthy__ raised {one_line(error)}"
+        finally:
+            self._is_probed = False
+        if self.stopping is None:
+            self.hosted.probed(self, wrong)
 
     def owns(self, mesh: Any) -> None:
         """This actor spawned a mesh, which ends with it."""

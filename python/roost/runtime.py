@@ -102,6 +102,7 @@ class Runtime:
         self._kept: set[asyncio.Task[Any]] = set()
         self._system_handlers: dict[str, Callable[[int, int, list[tuple[int, int]], bytes], None]] = {
             ".spawn": self.hosting.spawn, ".stop": self.hosting.stop, ".restart": self.hosting.restart,
+            ".probe": self.hosting.probe, ".unhealthy": self.hosting.unhealthy,
             ".early": self.hosting.early, ".state": self.news.hear, ".letter": self.letters.came_back,
             ".streamed": self.streams.took, ".released": self.sharing.given_back,
             ".forgotten": self.sharing.forget, ".defines": self.sharing.learn,
@@ -245,6 +246,10 @@ class Runtime:
         """Send one of Roost's own messages, unless its receiver is gone."""
         if proc not in self.members.gone and not self.closed:
             self.node.send_system(proc, mesh, name, payload, runs)
+
+    def system_handler(self, name: str) -> Callable[[int, int, list[tuple[int, int]], bytes], None]:
+        """What handles a message of Roost's own in this process."""
+        return self._system_handlers[name]
 
     def system(self, name: str, mesh: int, sender: int, ranks: list[tuple[int, int]], payload: bytes) -> None:
         """A message for Roost itself came."""

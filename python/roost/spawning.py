@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from roost import serialize
 from roost._roost import INLINE_BYTES_MAX
 from roost.constructing import Plan, pack_mesh
-from roost.failure import Bind, Restart
+from roost.failure import Bind, Probe, Restart
 from roost.ids import new_id
 from roost.mesh import ActorMesh, ProcMesh, check_actor_class, takes_arguments
 from roost.owned_actors import OwnedActors
@@ -142,7 +142,8 @@ def spawn_actors(
         runtime.calls.too_large(size, size)
     mesh = new_id()
     handle = ActorMesh._planned(plan, mesh, name)
-    record = OwnedActors(runtime, mesh, name, plan, options.get("supervise"))
+    probe = _checked_probe(options.get("probe"), plan)
+    record = OwnedActors(runtime, mesh, name, plan, options.get("supervise"), probe)
     runtime.own(record, handle)
     if threading.get_ident() == runtime.thread:
         _start_actors(runtime, record, arguments)
@@ -166,6 +167,7 @@ def _plan(runtime: Runtime, procs: ProcMesh, plans: dict[Any, Plan], kind: type,
 def _start_actors(runtime: Runtime, record: OwnedActors, arguments: bytes) -> None:
     runtime.members.note_procs(record.plan.on)
     runtime.members.move_in(record)
+    record.begin_probing()
     parent = runtime.owned.get(record.plan.on._id)
     if parent is not None:
         record.on = parent  # type: ignore[assignment]
@@ -211,6 +213,18 @@ def _check_place(runtime: Runtime) -> None:
             "spawning in a thread of one's own: nobody would own the mesh; spawn in an endpoint or in the program that runs "
             "on the event loop, and hand the mesh to the thread"
         )
+
+
+def _checked_probe(probe: object, plan: Plan) -> Probe | None:
+    if probe is None:
+        return None
+    if not isinstance(probe, Probe):
+        raise TypeError(f"probe={probe!r}: give a roost.Probe(period_s=…)")
+    if not hasattr(plan.actor, "__healthy__"):
+        raise TypeError(
+            f"probe= asks {plan.class_name}.__healthy__, which is not there: write `async def __healthy__(self) -> bool`"
+        )
+    return probe
 
 
 def _checked_policy(restart: object) -> Restart | None:

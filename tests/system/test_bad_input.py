@@ -13,7 +13,7 @@ from loops import in_the_job
 from travelling import NeverPickles
 from working import Worker
 
-from roost import Actor, Channel, Config, configure, context, each, endpoint, handle, run, this_host, this_proc
+from roost import Actor, Channel, Config, Probe, configure, context, each, endpoint, handle, run, this_host, this_proc
 from roost.errors import MessageTooLargeError, StoppedError
 
 pytestmark = pytest.mark.usefixtures("job")
@@ -82,7 +82,7 @@ def of_spawning(procs):
         "setup": (lambda: host.spawn_procs({"gpus": 1}, setup=NeverPickles()), (TypeError, RuntimeError), "stays here"),
         "per_proc zero": (lambda: procs.options(per_proc={"envs": 0}).spawn("w", Worker), ValueError, "'envs' has size 0"),
         "doubled dimension": (lambda: procs.options(per_proc={"gpus": 2}).spawn("w", Worker), ValueError, "'gpus' is there twice"),
-        "unknown option": (lambda: procs.options(retries=3), TypeError, "knows no retries; it takes restart, per_proc"),
+        "unknown option": (lambda: procs.options(retries=3), TypeError, "knows no retries; it takes restart, probe, per_proc"),
         "no actor": (lambda: procs.spawn("w", dict), TypeError, "give a class that derives from roost.Actor"),
         "an instance": (lambda: procs.spawn("w", 3), TypeError, "give a class that derives from roost.Actor"),
         "no name of a mesh": (lambda: procs.spawn(Worker, Worker), TypeError, "the first argument is the mesh's name"),
@@ -90,6 +90,8 @@ def of_spawning(procs):
         "constructor's keyword": (lambda: procs.spawn("o", Other, shape=1), TypeError, "'shape'"),
         "an argument that does not pickle": (lambda: procs.spawn("w", Worker, NeverPickles()), (TypeError, RuntimeError), "stays here"),
         "a class that does not pickle": (lambda: procs.spawn("w", holds_a_lock()), TypeError, "lock"),
+        "a probe that is none": (lambda: procs.options(probe=3).spawn("w", Worker), TypeError, r"give a roost\.Probe"),
+        "a probe of nothing": (lambda: procs.options(probe=Probe(period_s=1)).spawn("w", Worker), TypeError, "__healthy__, which is not"),
         "a policy that is none": (lambda: procs.options(restart=3).spawn("w", Worker), TypeError, r"give a roost\.Restart"),
     }  # fmt: skip
 
