@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from roost import serialize
 from roost._exceptions import one_line, tame, traceback_text
 from roost.context import handling
-from roost.errors import RemoteError
+from roost.errors import CallTimeoutError, RemoteError
 from roost.reply_port import ReplyPort
 
 if TYPE_CHECKING:
@@ -149,6 +149,7 @@ class Runner:
         endpoint = message.endpoint
         if endpoint is None or not endpoint.concurrent:
             await self._concurrent_done()
+            _refuse_late(message)
 
     async def _handle(self, message: Message, endpoint: EndpointInfo) -> None:
         """Handle one message of any kind of endpoint; every error is answered."""
@@ -245,6 +246,7 @@ class Runner:
                 if len(same) < endpoint.limit:
                     break
                 await asyncio.wait(same, return_when=asyncio.FIRST_COMPLETED)
+            _refuse_late(message)
         scope = Context()
         scope.run(handling.set, message)
         task = self.hosted.loop.create_task(self._handle(message, endpoint), context=scope)
@@ -427,6 +429,12 @@ class Runner:
         self.hosted.ended(self, reason, failed=self._error is not None)
         # The instance may hold much, and whoever holds its handle must not keep it.
         self.instance = None
+
+
+def _refuse_late(message: Message) -> None:
+    """A call that waited beyond its deadline does not start: its caller has given it up."""
+    if message.late:
+        raise CallTimeoutError("the deadline passed before the endpoint started")
 
 
 def _no_stop_iteration(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -180,6 +180,19 @@ class TestDeadlines:
         assert await worker.add.call_one(1) == 11
         assert not was_heard("too late began")
 
+    @pytest.mark.parametrize("endpoint", ["hold_and_block", "hold_and_block_beside"])
+    @in_the_job
+    async def test_also_where_the_cancel_comes_too_late(self, worker, gate, endpoint):
+        before = getattr(worker, endpoint).call_one(gate, "before", 0.4)
+        await heard("before began")
+        late = worker.note.options(timeout=0.2).call_one("late")
+        # It lies in the mailbox when the endpoint goes on, and no more is read while that blocks the loop.
+        let_go("before")
+        with pytest.raises(CallTimeoutError):
+            await late
+        await before
+        assert "late" not in await worker.notes.call_one()
+
     @pytest.mark.parametrize("timeout", [0, -1, float("nan")])
     @in_the_job
     async def test_one_that_makes_no_sense_is_refused(self, worker, timeout):

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 
 from travelling import OddError, OnlyThere
 
@@ -104,6 +105,16 @@ class Worker(Actor):
     @endpoint
     async def hold(self, gate, name):
         return await self.wait_at(gate, name)
+
+    @endpoint
+    async def hold_and_block(self, gate, name, seconds):
+        await self.wait_at(gate, name)
+        time.sleep(seconds)
+
+    @endpoint(concurrent=True)
+    async def hold_and_block_beside(self, gate, name, seconds):
+        await self.wait_at(gate, name)
+        time.sleep(seconds)
 
     @endpoint
     async def hold_or_fail(self, gate, name, rank):

@@ -10,7 +10,7 @@ use roost_core::credit::{Amount, ReceiveWindow};
 use roost_core::wire::Cancel;
 
 use crate::message::{Mail, Message, Origin};
-use crate::node::Node;
+use crate::node::{Action, Node};
 
 /// One actor's mailbox. The data lane puts messages in; a worker takes them out, see [`Workplace`](crate::node::Workplace).
 #[pyclass(frozen, module = "roost._roost")]
@@ -72,6 +72,18 @@ pub(crate) enum Due {
     Now(Amount),
     /// Its credit, soon: it was a broadcast, of which nothing else tells.
     Soon,
+}
+
+impl Due {
+    /// For a message that had a caller and is not started.
+    pub(crate) fn into_grant(self, mail: &Mail, cell: &Cell) -> Option<Action> {
+        let Self::Now(amount) = self else { return None };
+        Some(Action::Grant {
+            to: (mail.sender, mail.incarnation),
+            actor: (cell.mesh, cell.slot),
+            amount,
+        })
+    }
 }
 
 /// What a worker finds at an actor.

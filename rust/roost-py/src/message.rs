@@ -66,6 +66,11 @@ impl Mail {
         }
     }
 
+    /// Whether its caller has given up on it by now, by its deadline.
+    pub(crate) fn is_late(&self) -> bool {
+        self.call != 0 && self.deadline != 0 && crate::monotonic_ns() >= self.deadline
+    }
+
     pub(crate) fn name_text(&self) -> String {
         let endpoint = self.endpoint.as_ref().map(|endpoint| &endpoint.name);
         self.name
@@ -287,6 +292,12 @@ impl Message {
     #[getter]
     fn deadline(&self) -> i64 {
         self.mail.deadline
+    }
+
+    /// Whether its caller has given up on it by now, by its deadline.
+    #[getter]
+    fn late(&self) -> bool {
+        self.mail.is_late()
     }
 
     /// The actor's runner.

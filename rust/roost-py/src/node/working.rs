@@ -116,6 +116,15 @@ impl Node {
                 match cell.get().next(py) {
                     // Its message was taken back meanwhile.
                     Next::Nothing => actions.push(Action::Drop(vec![cell.into_any()])),
+                    Next::Mail(runner, mail, due) if mail.is_late() => {
+                        actions.extend(due.into_grant(&mail, cell.get()));
+                        actions.push(Action::Drop(vec![runner, mail.payload.pickle.into_any()]));
+                        if cell.get().rest() {
+                            work.ready.push_back(cell);
+                        } else {
+                            actions.push(Action::Drop(vec![cell.into_any()]));
+                        }
+                    }
                     next => break Some((cell, next)),
                 }
             }
