@@ -23,6 +23,8 @@ from roost.value_mesh import ValueMesh
 if TYPE_CHECKING:
     from roost.accumulator import Accumulator
     from roost.channel import Channel, Port, PortReceiver
+    from roost.monitoring import monitor
+    from roost.services import get_or_spawn, lookup, remove
 
 __all__ = [
     "Accumulator",
@@ -58,21 +60,28 @@ __all__ = [
     "context",
     "each",
     "endpoint",
+    "get_or_spawn",
     "handle",
+    "lookup",
+    "monitor",
+    "remove",
     "run",
     "this_host",
     "this_proc",
 ]
 
 
+# Names that bring with them what a program that only defines actors does not need, and where they are.
+_AT_FIRST_USE = {
+    "Accumulator": "accumulator", "Channel": "channel", "Port": "channel", "PortReceiver": "channel",
+    "get_or_spawn": "services", "lookup": "services", "monitor": "monitoring", "remove": "services",
+}  # fmt: skip
+
+
 def __getattr__(name: str) -> Any:
-    # Channels bring pickling with them, which a program that only defines actors does not need.
-    if name in {"Channel", "Port", "PortReceiver"}:
-        from roost import channel
+    module = _AT_FIRST_USE.get(name)
+    if module is not None:
+        from importlib import import_module
 
-        return getattr(channel, name)
-    if name == "Accumulator":
-        from roost.accumulator import Accumulator
-
-        return Accumulator
+        return getattr(import_module(f"roost.{module}"), name)
     raise AttributeError(f"module 'roost' has no attribute {name!r}")

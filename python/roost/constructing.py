@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from roost.failure import Restart
     from roost.mesh import ProcMesh
 
-__all__ = ["Constructors", "Plan", "load_plan", "pack_mesh", "unpack"]
+__all__ = ["Constructors", "Plan", "load_plan", "pack_arguments", "pack_mesh", "unpack"]
 
 _classes: WeakKeyDictionary[type, bytes] = WeakKeyDictionary()
 # The message is made in Rust too: see spawns.rs. Before the plan stands its length, before the name and the arguments of
@@ -63,14 +63,13 @@ class Plan:
         self.packed = b""
         self.takes_arguments = True
 
-    def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """A constructor's arguments; the plan is packed as well."""
+    def pack(self) -> None:
+        """Pickle the plan, once."""
         if not self.packed:
             sizes = dict(self.per_proc.sizes) if self.per_proc.names else None
             fields = (self.owner, sizes, self.policy, self.cleanup_timeout_s, self.waits)
             packed = pickle.dumps((serialize.dumps_alone(self.on), _packed_class(self.actor), fields), 5)
             self.packed = _LENGTH.pack(len(packed)) + packed
-        return serialize.dumps_alone((args, kwargs)) if args or kwargs else b""
 
     def construct(self, arguments: bytes) -> Any:
         """A new actor."""
@@ -78,6 +77,11 @@ class Plan:
             return self.actor()
         args, kwargs = serialize.loads(arguments)
         return self.actor(*args, **kwargs)
+
+
+def pack_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """A constructor's arguments."""
+    return serialize.dumps_alone((args, kwargs)) if args or kwargs else b""
 
 
 class Constructors(NamedTuple):

@@ -48,7 +48,9 @@ def _driver(loop: asyncio.AbstractEventLoop) -> Runtime:
         proc,
         {name: getattr(config, name) for name in ("grace_s", "sigterm_s", "start_timeout_s", "stall_s")},
     )
-    runtime = Runtime(job=job, proc=proc, incarnation=0, name="driver", owner=proc, control=control, loop=loop)
+    runtime = Runtime(
+        job=job, proc=proc, incarnation=0, name="driver", owner=proc, driver=proc, control=control, loop=loop
+    )
     process.install(runtime)
     runtime.open()
     return runtime

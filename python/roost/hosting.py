@@ -12,6 +12,7 @@ from roost._exceptions import one_line, traceback_text
 from roost.constructing import load_plan, unpack
 from roost.failure import Failure
 from roost.hosted import HostedMesh, refusal
+from roost.ids import DESK
 from roost.news import life
 from roost.point import Point
 from roost.probing import UnhealthyError
@@ -36,6 +37,7 @@ class Hosting:
         self._runtime = runtime
         self.meshes: dict[int, HostedMesh] = {}
         self._ended: deque[int] = deque()
+        self._desk: HostedMesh | None = None
 
     def spawn(self, _mesh: int, _sender: int, _ranks: Ranks, payload: bytes) -> None:
         """Make the actors of some meshes that live here."""
@@ -116,6 +118,9 @@ class Hosting:
     def early(self, mesh: int, _sender: int, _ranks: Ranks, _payload: bytes) -> None:
         """A message came for a mesh that is not here: it may still come, or have been stopped."""
         runtime = self._runtime
+        if mesh == DESK:
+            self.open_desk()
+            return
 
         def give_up() -> None:
             if mesh not in self.meshes and not runtime.closed:
@@ -126,3 +131,10 @@ class Hosting:
                 runtime.node.give_up_early(mesh, refusal(mesh, 0, failure, None))
 
         runtime.loop.call_later(_EARLY_WAIT_S, give_up)
+
+    def open_desk(self) -> None:
+        """Somebody asks this process: it has a desk from now on, until its last moment."""
+        if self._desk is None:
+            from roost.desk import host_desk
+
+            self._desk = host_desk(self._runtime)

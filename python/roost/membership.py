@@ -12,7 +12,7 @@ from roost.point import Point, rank_name
 from roost.shape import Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from roost.mesh import ActorMesh, ProcMesh
     from roost.owned_actors import OwnedActors
@@ -49,6 +49,8 @@ class Members:
         self.gone: dict[int, Failure] = {}
         # Procs that are to start again, until they do.
         self._down: dict[int, Failure] = {}
+        # Who else hears at once that a proc has ended.
+        self.departures: list[Callable[[int], None]] = []
 
     # Names -------------------------------------------------------------------------------------------------------------
     def own(self, record: OwnedProcs) -> None:
@@ -247,6 +249,8 @@ class Members:
             runtime.letters.add(mesh, self.base_rank(mesh, proc, slot), endpoint, reason, failure, runtime.name)
         runtime.sharing.peer_gone(proc)
         runtime.ports.peer_gone(proc, error_of(True))
+        for told in self.departures:
+            told(proc)
 
     # Deaths ------------------------------------------------------------------------------------------------------------
     def death_of(self, proc: int, incarnation: int, details: dict[str, Any]) -> Failure:

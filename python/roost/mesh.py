@@ -241,8 +241,12 @@ class ProcMesh(Mesh):
         """
         return _spawner()(process.current(), self, self._plans, name, actor, args, kwargs, _NO_OPTIONS)  # type: ignore[return-value]
 
+    def get_or_spawn(self, name: str, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> Reply[A]:
+        """The service of this name; on these procs when there is none. See `roost.get_or_spawn`."""
+        return _asker()(name, actor, args, kwargs, self, _NO_OPTIONS)
+
     def options(self, **options: Unpack[_ActorOptions]) -> SpawnOptions:
-        """The same procs with options for `spawn`: restart, probe, per_proc, supervise, cleanup_timeout_s.
+        """The same procs with options for `spawn` and `get_or_spawn`: restart, probe, per_proc, supervise, cleanup_timeout_s.
 
         Args:
             **options: `restart`, a policy for each actor alone; `probe`, how often each is asked for its health; `per_proc`, names
@@ -260,8 +264,16 @@ def _spawner() -> Callable[..., ActorMesh]:
     return spawn_actors
 
 
+@functools.cache
+def _asker() -> Callable[..., Reply[Any]]:
+    # Few programs have services.
+    from roost.services import ask
+
+    return ask
+
+
 class SpawnOptions:
-    """`procs.options(…)`: has `spawn` as the procs have."""
+    """`procs.options(…)`: has `spawn` and `get_or_spawn` as the procs have."""
 
     __slots__ = ("_options", "_plans", "_procs")
 
@@ -278,6 +290,10 @@ class SpawnOptions:
     def spawn(self, name: str, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
         """One actor on each proc, or `per_proc` actors on each; see `ProcMesh.spawn`."""
         return _spawner()(process.current(), self._procs, self._plans, name, actor, args, kwargs, self._options)  # type: ignore[return-value]
+
+    def get_or_spawn(self, name: str, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> Reply[A]:
+        """The service of this name; on these procs, with these options, when there is none. See `roost.get_or_spawn`."""
+        return _asker()(name, actor, args, kwargs, self._procs, self._options)
 
 
 class HostMesh:

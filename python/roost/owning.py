@@ -172,7 +172,8 @@ class OwnedMesh:
 
         def begin() -> None:
             if not self._settle(what, reply, shape, value):
-                self.waiters = [*self.waiters, (what, reply, shape, value)]
+                # Those that were given up make room: a mesh that stays as it is may be waited for again and again.
+                self.waiters = [*(one for one in self.waiters if not one[1].done()), (what, reply, shape, value)]
 
         self.runtime.on_loop(begin)
         return reply

@@ -37,7 +37,6 @@ class Runner:
         "_finishing",
         "_in_threads",
         "_is_probed",
-        "_is_up",
         "_threads",
         "cancelled",
         "cell",
@@ -46,6 +45,7 @@ class Runner:
         "hosted",
         "incarnation",
         "instance",
+        "is_up",
         "meshes",
         "rank",
         "restarts_after_s",
@@ -65,7 +65,7 @@ class Runner:
         self.serial: Message | None = None
         self.cancelled = False
         # Whether it was constructed.
-        self._is_up = False
+        self.is_up = False
         # Its `__healthy__` runs.
         self._is_probed = False
         # Messages that run beside others, each with its task.
@@ -115,7 +115,7 @@ class Runner:
 
     async def begin(self) -> None:
         """Construct the actor, when that is what is due; called by a worker, as everything that follows."""
-        if self.stopping is not None or self._is_up:
+        if self.stopping is not None or self.is_up:
             return
         handling.set(self)
         try:
@@ -130,7 +130,7 @@ class Runner:
             if self.stopping is None:
                 self._end(error, during="its constructor")
             return
-        self._is_up = True
+        self.is_up = True
         self.hosted.up(self)
 
     async def handle_slowly(self, message: Message) -> None:
@@ -376,7 +376,7 @@ class Runner:
 
     async def probe(self) -> None:
         """Ask the actor whether it is healthy, beside whatever it does; one that has not answered yet is not asked again."""
-        if self._is_probed or not self._is_up or self.stopping is not None:
+        if self._is_probed or not self.is_up or self.stopping is not None:
             return
         handling.set(self)
         self._is_probed = True
@@ -413,7 +413,7 @@ class Runner:
                 self.hosted.warn(f"stopping {mesh!r}, owned by {self.name}: {one_line(error)}")
         if self._in_threads:
             await asyncio.wait(self._in_threads, timeout=self.hosted.runtime.threads_wait_s())
-        cleanup = getattr(type(self.instance), "__cleanup__", None) if self._is_up else None
+        cleanup = getattr(type(self.instance), "__cleanup__", None) if self.is_up else None
         if cleanup is not None:
             try:
                 async with asyncio.timeout(self.hosted.cleanup_timeout_s):

@@ -57,6 +57,7 @@ class Runtime:
         incarnation: int,
         name: str,
         owner: int,
+        driver: int,
         control: Control,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -72,6 +73,7 @@ class Runtime:
         self.incarnation = incarnation
         self.name = name
         self.owner = owner
+        self.driver = driver
         self.control = control
         self.loop = loop
         self.thread = threading.get_ident()
@@ -123,7 +125,7 @@ class Runtime:
     @property
     def is_driver(self) -> bool:
         """Whether this process is the root of the job."""
-        return self.owner == self.proc
+        return self.driver == self.proc
 
     @property
     def ending(self) -> bool:

@@ -57,7 +57,7 @@ def _tell_stacks(control: Control) -> None:
 async def _live(spec: dict[str, Any], control: Control, data_fd: int, started_page_fd: int) -> int:
     runtime = Runtime(
         job=spec["job"], proc=spec["proc"], incarnation=spec["incarnation"], name=spec["name"], owner=spec["owner"],
-        control=control, loop=asyncio.get_running_loop(),
+        driver=spec["driver"], control=control, loop=asyncio.get_running_loop(),
     )  # fmt: skip
     process.install(runtime)
     runtime.stopping = asyncio.Event()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from roost import serialize
 from roost._roost import INLINE_BYTES_MAX
-from roost.constructing import Plan, pack_mesh
+from roost.constructing import Plan, pack_arguments, pack_mesh
 from roost.failure import Bind, Probe, Restart
 from roost.ids import new_id
 from roost.mesh import ActorMesh, ProcMesh, check_actor_class, takes_arguments
@@ -24,7 +24,7 @@ from roost.stops import stopped_error
 if TYPE_CHECKING:
     from roost.runtime import Runtime
 
-__all__ = ["spawn_actors", "spawn_procs"]
+__all__ = ["spawn_actors", "spawn_packed", "spawn_procs"]
 
 # Read by the interpreter, the loader or a preloaded library when the process starts: a forked proc comes too late for them.
 _START_ONLY = ("LD_", "PYTHON", "MALLOC_", "GLIBC_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_")
@@ -126,17 +126,30 @@ def spawn_actors(
         options: what `ProcMesh.options` takes.
     """
     _check_place(runtime)
-    parent = runtime.owned.get(procs._id)
-    if parent is not None and parent.mesh_stopped is not None:
-        raise stopped_error(parent.name, parent.mesh_stopped, advice="; spawn procs anew, and the actors on those")
+    _check_procs(runtime, procs)
     kind = actor
     plan = plans.get(actor) if isinstance(actor, type) else None
     if plan is None or plan.takes_arguments or args or kwargs or not name or type(name) is not str:
         kind = check_actor_class(actor, name, args, kwargs)
         plan = plans.get(kind)
     if plan is None or plan.owner != runtime.proc:
-        plan = _plan(runtime, procs, plans, kind, options)
-    arguments = plan.pack(args, kwargs)
+        if len(plans) >= _PLANS_MAX:
+            plans.clear()
+        plan = plans[kind] = _plan(runtime, procs, kind, options)
+        plan.takes_arguments = takes_arguments(kind)
+    return _spawn_planned(runtime, plan, name, pack_arguments(args, kwargs), options)
+
+
+def spawn_packed(
+    runtime: Runtime, procs: ProcMesh, name: str, kind: type, arguments: bytes, options: dict[str, Any]
+) -> ActorMesh:
+    """The same for arguments that were checked and packed elsewhere."""
+    _check_procs(runtime, procs)
+    return _spawn_planned(runtime, _plan(runtime, procs, kind, options), name, arguments, options)
+
+
+def _spawn_planned(runtime: Runtime, plan: Plan, name: str, arguments: bytes, options: dict[str, Any]) -> ActorMesh:
+    plan.pack()
     size = len(plan.packed) + len(arguments)
     if size > min(runtime.config.message_bytes_max, INLINE_BYTES_MAX):
         runtime.calls.too_large(size, size)
@@ -152,16 +165,18 @@ def spawn_actors(
     return handle
 
 
-def _plan(runtime: Runtime, procs: ProcMesh, plans: dict[Any, Plan], kind: type, options: dict[str, Any]) -> Plan:
+def _check_procs(runtime: Runtime, procs: ProcMesh) -> None:
+    parent = runtime.owned.get(procs._id)
+    if parent is not None and parent.mesh_stopped is not None:
+        raise stopped_error(parent.name, parent.mesh_stopped, advice="; spawn procs anew, and the actors on those")
+
+
+def _plan(runtime: Runtime, procs: ProcMesh, kind: type, options: dict[str, Any]) -> Plan:
     per_proc = Shape(options["per_proc"]) if options.get("per_proc") else SCALAR
     parent = runtime.owned.get(procs._id)
     policy = _checked_policy(options.get("restart"))
     waits = parent is not None and getattr(parent.policy, "while_down", "fail") == "wait"  # type: ignore[attr-defined]
-    if len(plans) >= _PLANS_MAX:
-        plans.clear()
-    plan = plans[kind] = Plan(procs, runtime.proc, kind, per_proc, policy, options.get("cleanup_timeout_s"), waits)
-    plan.takes_arguments = takes_arguments(kind)
-    return plan
+    return Plan(procs, runtime.proc, kind, per_proc, policy, options.get("cleanup_timeout_s"), waits)
 
 
 def _start_actors(runtime: Runtime, record: OwnedActors, arguments: bytes) -> None:
@@ -299,8 +314,9 @@ class _Request:
             self.commands[rank] = command
         bind: Bind | None = at(self.bind)
         spec = {
-            "job": self.runtime.job_id, "proc": self.procs[rank], "owner": self.runtime.proc, "mesh": self.mesh, "name": self.label(rank),
-            "mesh_name": self.name, "sizes": dict(self.whole.sizes), "rank": rank, "sys_path": self.sys_path, "cwd": self.cwd,
+            "job": self.runtime.job_id, "proc": self.procs[rank], "owner": self.runtime.proc, "driver": self.runtime.driver,
+            "mesh": self.mesh, "name": self.label(rank), "mesh_name": self.name, "sizes": dict(self.whole.sizes),
+            "rank": rank, "sys_path": self.sys_path, "cwd": self.cwd,
             "environ": environ, "preload": list(self.preload), "setup": self.setup, "actors": [],
             "config": self.runtime.config.as_builtins(), "cpus": None if bind is None else _cpus(bind),
         }  # fmt: skip

@@ -25,13 +25,13 @@ _IDLE_MAX = 32
 class Workers:
     """The workers of this process: as many as endpoints wait for something, and a few that wait for messages."""
 
-    __slots__ = ("_ending", "_idle", "_runtime", "_tasks")
+    __slots__ = ("_idle", "_runtime", "_tasks", "ending")
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle = 0
-        self._ending = False
+        self.ending = False
 
     def start(self) -> None:
         """Start one more worker, with a clean context."""
@@ -41,7 +41,7 @@ class Workers:
 
     def end(self) -> None:
         """This process ends: workers go when there is nothing to do for them."""
-        self._ending = True
+        self.ending = True
         self._runtime.node.end_workers()
 
     async def _work(self) -> None:  # noqa: C901 - one loop, each branch of which is a rule
@@ -93,7 +93,7 @@ class Workers:
 
     async def _wait(self) -> bool:
         """Whether there may be something to do; else this worker is not needed any more."""
-        if self._ending or self._idle >= _IDLE_MAX:
+        if self.ending or self._idle >= _IDLE_MAX:
             return False
         node = self._runtime.node
         waiting = node.wait()

@@ -70,3 +70,10 @@ def wait_until_idle(pid, within_s=10.0):
         before = user, system
         time.sleep(0.05)
     raise AssertionError(f"process {pid} does not rest")
+
+
+async def until(condition, within_s=10.0):
+    """Look, turn by turn of the loop, until it is true."""
+    async with asyncio.timeout(within_s):
+        while not condition():
+            await asyncio.sleep(0.001)

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Generic, TypeVar, assert_type
 
-from roost import Actor, Endpoint, Point, Port, ProcMesh, ValueMesh, endpoint
+import roost
+from roost import Actor, Endpoint, Point, Port, ProcMesh, Reply, State, ValueMesh, endpoint
 
 T = TypeVar("T")
 
@@ -161,6 +162,28 @@ async def meshes(procs: ProcMesh) -> None:
         await trainers.stop(reason="done")
     with procs.spawn("trainers", Trainer, 1.0) as trainers:
         assert_type(trainers.step.call(1).result(), ValueMesh[float])
+
+
+async def services(procs: ProcMesh) -> None:
+    trainer = await roost.get_or_spawn("trainer", Trainer, 1.0, name="first")
+    assert_type(trainer, Trainer)
+    assert_type(await trainer.step.call_one(1), float)
+    assert_type(roost.get_or_spawn("replay", Replay[int], 8), Reply[Replay[int]])
+    assert_type(await roost.lookup("trainer", Trainer), Trainer)
+    assert_type(await roost.lookup("replay", Replay[int]), Replay[int])
+    assert_type(roost.lookup("trainer", Trainer).result(1.0), Trainer)
+    assert_type(await procs.options(per_proc={"n": 2}).get_or_spawn("placed", Trainer, 1.0), Trainer)
+    assert_type(await procs.get_or_spawn("placed", Trainer, 1.0), Trainer)
+    await roost.remove("trainer")
+
+
+async def monitors(procs: ProcMesh) -> None:
+    trainers = procs.spawn("trainers", Trainer, 1.0)
+    assert_type(roost.monitor(trainers), Reply[ValueMesh[State]])
+    assert_type((await roost.monitor(trainers.slice(gpus=0))).item().reason, str)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(roost.monitor(procs))
+    assert_type(task.result(), ValueMesh[State])
 
 
 async def replies_are_coroutines(procs: ProcMesh) -> None:

@@ -7,6 +7,7 @@ Never run, checked by test_typing.py: strict checkers complain of an ignore that
 
 from collections.abc import AsyncIterator
 
+import roost
 from roost import Actor, Endpoint, Port, ProcMesh, ValueMesh, configure, endpoint, this_host
 
 
@@ -98,6 +99,18 @@ async def answers(trainers: Trainer) -> None:
 async def endpoints(trainers: Trainer) -> None:
     step: Endpoint[[str], float] = trainers.step  # type: ignore[assignment]
     print(step)
+
+
+async def services(procs: ProcMesh) -> None:
+    await roost.get_or_spawn("trainer", Trainer)  # type: ignore[call-arg]
+    await roost.get_or_spawn("trainer", Trainer, "fast")  # type: ignore[arg-type]
+    await procs.options(restart=None).get_or_spawn("trainer", Trainer, lr="fast")  # type: ignore[arg-type]
+    await procs.options(probes=None).get_or_spawn("trainer", Trainer, 1.0)  # type: ignore[call-arg]
+    await roost.lookup("trainer")  # type: ignore[call-arg]
+    await roost.lookup(3, Trainer)  # type: ignore[arg-type]
+    count: int = await roost.lookup("trainer", Trainer)  # type: ignore[arg-type]
+    roost.monitor("trainer")  # type: ignore[arg-type]
+    print(count)
 
 
 def limits() -> None:
