@@ -3,6 +3,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | `lanes` | hears what procs say, and looks for room for what they are told |
 //! | `launch` | makes a proc: sockets, pipes, memory files; by the template or cold |
 //! | `templates` | the template processes and their protocol |
 //! | `watch` | sees procs end; `halted` those that a signal has stopped |
@@ -10,6 +11,7 @@
 //! | `sweeper` | ends what they leave behind, on a thread of its own |
 
 mod halted;
+mod lanes;
 mod launch;
 mod outputs;
 mod pump;
@@ -39,10 +41,8 @@ use self::templates::TemplateProcess;
 use self::watch::{Closing, Unreaped};
 use super::clock::{now_ns, remaining};
 use super::door::{Door, Order};
-use super::lane::LaneError;
 use super::log::Log;
 use super::procfs;
-use super::socket::{Blocked, IN_FLIGHT_RETRY_NS, room};
 
 /// What Python sets.
 #[derive(Debug, Clone)]
@@ -74,9 +74,6 @@ enum Source {
     Tombstone(ProcId, usize),
     End(ProcId),
 }
-
-/// Messages taken from one proc before the others get their turn.
-const MESSAGES_A_TURN_MAX: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Host {
@@ -287,66 +284,6 @@ impl Host {
         }
     }
 
-    /// What a proc says.
-    fn client_readable(&mut self, id: ProcId, flags: EventFlags) {
-        if flags.contains(EventFlags::OUT)
-            && let Some(lane) = self
-                .running
-                .get_mut(&id)
-                .and_then(|running| running.control.as_mut())
-            && lane.flush().is_err()
-        {
-            self.close_lane(id);
-        }
-        self.hear(id, MESSAGES_A_TURN_MAX);
-    }
-
-    /// Take up to `count` messages from a proc.
-    fn hear(&mut self, id: ProcId, count: usize) {
-        for _ in 0..count {
-            let Some(running) = self.running.get_mut(&id) else {
-                return;
-            };
-            let Some(lane) = running.control.as_mut() else {
-                return;
-            };
-            match lane.receive() {
-                Ok(arrived) => {
-                    let descriptor = arrived.descriptor.map(|descriptor| self.keep(descriptor));
-                    self.inputs.push_back(Input::Message {
-                        from: id,
-                        message: arrived.message,
-                        descriptor,
-                    });
-                }
-                Err(LaneError::Empty) => return,
-                Err(error @ LaneError::Lost) => {
-                    let text = format!("{}: {error}", running.label);
-                    // Without its request the proc would wait for ever.
-                    self.warn(text.clone());
-                    self.tell(id, &ToClient::Warning { text }, None);
-                }
-                Err(LaneError::Closed) => return self.close_lane(id),
-                Err(error @ LaneError::Broken(_)) => {
-                    let text = format!("{}: {error}", running.label);
-                    self.warn(text);
-                    return self.close_lane(id);
-                }
-            }
-        }
-    }
-
-    /// The proc at the other end ends itself when it sees this, unless it is ending anyway.
-    fn close_lane(&mut self, id: ProcId) {
-        if let Some(lane) = self
-            .running
-            .get_mut(&id)
-            .and_then(|running| running.control.take())
-        {
-            let _ = epoll::delete(&self.epoll, lane.socket());
-        }
-    }
-
     /// A proc's incarnation, while it has a process.
     fn running(&mut self, id: ProcId, incarnation: Incarnation) -> Option<&mut Running> {
         self.running
@@ -382,39 +319,6 @@ impl Host {
         for source in sources {
             self.sources.remove(source);
         }
-    }
-
-    /// Ask for room only where something waits for it, and try again what nobody tells of.
-    fn watch_room(&mut self) {
-        if self.door.blocked() == Some(Blocked::InFlight) {
-            self.door.flush();
-        }
-        // Calls to `modify` fail only for a descriptor that is not registered, and that has nothing waiting.
-        let handover = EventData::new_u64(HANDOVER);
-        let _ = epoll::modify(
-            &self.epoll,
-            self.door.handover(),
-            handover,
-            room(self.door.blocked()),
-        );
-        let mut in_flight = self.door.blocked() == Some(Blocked::InFlight);
-        for running in self.running.values_mut() {
-            let Some(lane) = &mut running.control else {
-                continue;
-            };
-            if lane.blocked() == Some(Blocked::InFlight) {
-                // A lane that has failed is seen by its reader.
-                let _ = lane.flush();
-            }
-            let blocked = lane.blocked();
-            in_flight |= blocked == Some(Blocked::InFlight);
-            if blocked != running.control_blocked {
-                running.control_blocked = blocked;
-                let data = EventData::new_u64(running.control_source);
-                let _ = epoll::modify(&self.epoll, lane.socket(), data, EventFlags::IN | room(blocked));
-            }
-        }
-        self.retry_at_ns = in_flight.then(|| now_ns() + IN_FLIGHT_RETRY_NS);
     }
 
     fn end_everything(&mut self) {

@@ -28,7 +28,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `memory` | mapping, sealing, copying |
-//! | `pool` | the sender's side |
+//! | `pool` | the sender's side, over its `segments` |
 //! | `map` | the receiver's side |
 //! | `origin` | parts that are passed on |
 //! | `private` | memory for copies, used again |
@@ -42,6 +42,7 @@ mod origin;
 mod pool;
 mod private;
 mod receive;
+mod segments;
 mod send;
 
 use pyo3::prelude::*;

@@ -2,43 +2,21 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::memory::{Maker, Mapping, Source, copy, make_file, seal, write_file};
+use super::memory::{Maker, Source, copy, seal, write_file};
+use super::segments::{PoolLimits, Reach, Segment, SegmentMemory, Segments, make_segment, size_class};
 
 /// Parts begin at multiples of this, so that vector instructions and every item type find them aligned.
 const PART_ALIGNMENT: usize = 64;
 /// A segment is used for a message of at least a quarter of its size: filling a used one is ten times faster
 /// than a new one.
 const OVERSIZE_MAX: usize = 4;
-/// An idle segment is given back to the system after this time.
-const IDLE_TIME_MAX: Duration = Duration::from_secs(30);
 /// After a receiver could not map a segment it is offered none for this time, and gets its bytes in the
 /// frame.
 const REFUSAL_PAUSE: Duration = Duration::from_secs(5);
-
-/// Bytes that a process may have in segments, in use and idle.
-#[derive(Clone, Copy)]
-pub(super) struct PoolLimits {
-    pub(super) bytes_max: usize,
-    pub(super) idle_bytes_max: usize,
-}
-
-/// The memory of one segment.
-pub(super) struct SegmentMemory {
-    file: OwnedFd,
-    mapping: Mapping,
-}
-
-/// How far a receiver is with a segment's descriptor.
-enum Reach {
-    Offered,
-    Ready,
-    Refused,
-}
 
 /// What a message for a receiver has to do about a segment that it names.
 pub(crate) enum Way {
@@ -52,40 +30,11 @@ pub(crate) enum Way {
     Inline,
 }
 
-struct Segment {
-    memory: Arc<SegmentMemory>,
-    generation: u32,
-    /// Messages of this process that still name this generation.
-    writers: u32,
-    /// How many parts each receiver was sent and has not released.
-    holds: HashMap<u64, u32>,
-    reach: HashMap<u64, Reach>,
-    /// Somebody may look at its pages for ever: it is never filled again.
-    retired: bool,
-    populated: bool,
-    idle_since: Instant,
-}
-
-impl Segment {
-    fn is_idle(&self) -> bool {
-        self.writers == 0 && self.holds.is_empty()
-    }
-}
-
 /// All segments of a process as a sender.
 pub(super) struct Pool {
-    state: Mutex<State>,
+    state: Mutex<Segments>,
     limits: PoolLimits,
     maker: Maker,
-}
-
-struct State {
-    segments: HashMap<u64, Segment>,
-    next_id: u64,
-    bytes: usize,
-    /// Segments that are gone, for receivers that still map them.
-    forgotten: Vec<(u64, u64)>,
-    refused_until: HashMap<u64, Instant>,
 }
 
 /// A filled place in a segment.
@@ -102,8 +51,8 @@ impl Pool {
         // Ids of two processes never meet in practice: a random start, then counting. A receiver refuses one
         // that it has already.
         let next_id = RandomState::new().hash_one(std::process::id());
-        let state = State {
-            segments: HashMap::new(),
+        let state = Segments {
+            by_id: HashMap::new(),
             next_id,
             bytes: 0,
             forgotten: Vec::new(),
@@ -168,11 +117,11 @@ impl Pool {
             let capacity = segment.memory.mapping.length();
             segment.is_idle() && capacity >= length && capacity / OVERSIZE_MAX <= length
         };
-        let usable = state.segments.iter().filter(|(_, segment)| fits(segment));
+        let usable = state.by_id.iter().filter(|(_, segment)| fits(segment));
         let best = usable
             .min_by_key(|(_, segment)| segment.memory.mapping.length())
             .map(|(&id, _)| id);
-        if let Some(segment) = best.and_then(|id| state.segments.get_mut(&id)) {
+        if let Some(segment) = best.and_then(|id| state.by_id.get_mut(&id)) {
             segment.writers = writers;
             segment.generation += 1;
             let memory = segment.memory.clone();
@@ -207,7 +156,7 @@ impl Pool {
             populated: false,
             idle_since: Instant::now(),
         };
-        self.lock().segments.insert(id, segment);
+        self.lock().by_id.insert(id, segment);
         Some((id, 0, memory, true))
     }
 
@@ -222,7 +171,7 @@ impl Pool {
             return;
         }
         let mut state = self.lock();
-        if let Some(segment) = state.segments.get_mut(&id) {
+        if let Some(segment) = state.by_id.get_mut(&id) {
             segment.writers = segment.writers.saturating_sub(1);
             state.settle(id, self.limits);
         }
@@ -230,7 +179,7 @@ impl Pool {
 
     /// One part is on its way to a receiver, which will release it.
     pub(super) fn hold(&self, id: u64, receiver: u64) {
-        if let Some(segment) = self.lock().segments.get_mut(&id) {
+        if let Some(segment) = self.lock().by_id.get_mut(&id) {
             *segment.holds.entry(receiver).or_insert(0) += 1;
         }
     }
@@ -242,7 +191,7 @@ impl Pool {
             .refused_until
             .get(&receiver)
             .is_some_and(|until| Instant::now() < *until);
-        let Some(segment) = state.segments.get_mut(&id) else {
+        let Some(segment) = state.by_id.get_mut(&id) else {
             return Way::Inline;
         };
         match segment.reach.get(&receiver) {
@@ -270,7 +219,7 @@ impl Pool {
                 .insert(receiver, Instant::now() + REFUSAL_PAUSE);
         }
         match state
-            .segments
+            .by_id
             .get_mut(&id)
             .map(|segment| segment.reach.get_mut(&receiver))
         {
@@ -283,7 +232,7 @@ impl Pool {
     /// A receiver let go of one part, or says that a segment must never be filled again.
     pub(super) fn released(&self, id: u64, generation: u32, receiver: u64, retire: bool) {
         let mut state = self.lock();
-        let Some(segment) = state.segments.get_mut(&id) else {
+        let Some(segment) = state.by_id.get_mut(&id) else {
             return;
         };
         if segment.generation != generation {
@@ -307,9 +256,9 @@ impl Pool {
         let mut state = self.lock();
         state.refused_until.remove(&receiver);
         state.forgotten.retain(|(other, _)| *other != receiver);
-        let ids: Vec<u64> = state.segments.keys().copied().collect();
+        let ids: Vec<u64> = state.by_id.keys().copied().collect();
         for id in ids {
-            if let Some(segment) = state.segments.get_mut(&id) {
+            if let Some(segment) = state.by_id.get_mut(&id) {
                 segment.reach.remove(&receiver);
                 if segment.holds.remove(&receiver).is_some() {
                     state.settle(id, self.limits);
@@ -334,103 +283,7 @@ impl Pool {
         (state.bytes, state.idle_bytes())
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Segments> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-impl State {
-    /// A segment may have become idle: keep it, or give it back.
-    fn settle(&mut self, id: u64, limits: PoolLimits) {
-        let Some(segment) = self.segments.get_mut(&id) else {
-            return;
-        };
-        if !segment.is_idle() {
-            return;
-        }
-        segment.idle_since = Instant::now();
-        if segment.retired || segment.generation == u32::MAX {
-            self.remove(id);
-        } else if self.idle_bytes() > limits.idle_bytes_max {
-            self.remove_oldest_idle();
-        }
-    }
-
-    /// Remove what is idle for long, and more of it, the oldest first, until no more than `bytes_max` are
-    /// left.
-    fn trim(&mut self, bytes_max: usize, now: Instant) {
-        let is_old =
-            |segment: &Segment| segment.is_idle() && now.duration_since(segment.idle_since) > IDLE_TIME_MAX;
-        let old: Vec<u64> = self
-            .segments
-            .iter()
-            .filter(|(_, segment)| is_old(segment))
-            .map(|(&id, _)| id)
-            .collect();
-        for id in old {
-            self.remove(id);
-        }
-        while self.bytes > bytes_max && self.remove_oldest_idle() {}
-    }
-
-    fn remove_oldest_idle(&mut self) -> bool {
-        let idle = self.segments.iter().filter(|(_, segment)| segment.is_idle());
-        let oldest = idle
-            .min_by_key(|(_, segment)| segment.idle_since)
-            .map(|(&id, _)| id);
-        oldest.is_some_and(|id| self.remove(id))
-    }
-
-    fn remove(&mut self, id: u64) -> bool {
-        let Some(segment) = self.segments.remove(&id) else {
-            return false;
-        };
-        self.bytes -= segment.memory.mapping.length();
-        let mapped = segment
-            .reach
-            .iter()
-            .filter(|(_, reach)| matches!(reach, Reach::Ready));
-        self.forgotten.extend(mapped.map(|(&receiver, _)| (receiver, id)));
-        true
-    }
-
-    fn idle_bytes(&self) -> usize {
-        self.segments
-            .values()
-            .filter(|segment| segment.is_idle())
-            .map(|segment| segment.memory.mapping.length())
-            .sum()
-    }
-}
-
-impl SegmentMemory {
-    /// The address of a part, for those that copy it again.
-    pub(super) fn source(&self, offset: usize, length: usize) -> Source {
-        assert!(
-            length <= self.mapping.length() - offset,
-            "a part lies inside its segment"
-        );
-        Source {
-            address: self.mapping.pointer(offset),
-            length,
-        }
-    }
-
-    /// Bytes of the whole segment.
-    pub(super) fn length(&self) -> usize {
-        self.mapping.length()
-    }
-}
-
-fn make_segment(capacity: usize) -> io::Result<Arc<SegmentMemory>> {
-    let file = make_file(capacity)?;
-    let mapping = Mapping::shared_writable(file.as_fd(), capacity)?;
-    mapping.keep_from_children();
-    Ok(Arc::new(SegmentMemory { file, mapping }))
-}
-
-/// Eight sizes for each doubling: at most an eighth is wasted, and messages of about one size share segments.
-fn size_class(length: usize) -> Option<usize> {
-    let step = (length.checked_next_power_of_two()? / 16).max(super::SEGMENT_BYTES_MIN / 4);
-    length.checked_next_multiple_of(step)
 }

@@ -9,7 +9,8 @@ use pyo3::types::{PyBytes, PyList};
 use super::SEGMENT_BYTES_MIN;
 use super::buffer::Lent;
 use super::memory::Source;
-use super::pool::{Place, Pool, PoolLimits, Way};
+use super::pool::{Place, Pool, Way};
+use super::segments::PoolLimits;
 
 /// The segments that this process fills.
 #[pyclass(frozen, module = "roost._roost")]
