@@ -14,6 +14,7 @@ __all__ = [
     "Cell",
     "Control",
     "Done",
+    "History",
     "Message",
     "Node",
     "SegmentMap",
@@ -256,6 +257,13 @@ class Control:
     def segment_offer(self, to_proc: int, segment_id: int, size: int, fd: int) -> None: ...
     def segment_ack(self, to_proc: int, segment_id: int, ok: bool) -> None: ...
     def close(self, timeout_s: float = 5.0) -> None: ...
+
+@final
+class History:
+    """The ends of one rank that its restart policy mended."""
+
+    def __new__(cls, policy: _Policy) -> Self: ...
+    def decide(self, now_s: float, clean: bool, random: float) -> float | None: ...
 
 @final
 class SegmentPool:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from roost import serialize
 from roost._exceptions import one_line, traceback_text
+from roost._roost import History
 from roost.errors import ActorDied
 from roost.failure import Failure
 from roost.mesh import ActorMesh
 from roost.news import life
 from roost.point import rank_name
 from roost.probing import UnhealthyError
-from roost.restarting import History
 from roost.runner import Runner
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from roost._roost import Message
     from roost.constructing import Constructors, Plan
+    from roost.failure import Restart
     from roost.point import Point
     from roost.runtime import Runtime
 
@@ -42,14 +43,32 @@ def refusal(mesh: int, rank: int, failure: Failure, original: bytes | None, *, m
 class Past:
     """What there is to say of one rank besides its present life."""
 
-    __slots__ = ("again", "alone", "history", "original")
+    __slots__ = ("_history", "again", "alone", "mended", "original")
 
     def __init__(self) -> None:
-        # What its policy mended; how often it was restarted alone; when it will be; what it failed with.
-        self.history = History()
+        # The failures that its policy mended; how often it was restarted alone; when it will be; what it failed with.
+        self._history: History | None = None
+        self.mended: list[Failure] = []
         self.alone = 0
         self.again: asyncio.TimerHandle | None = None
         self.original: bytes | None = None
+
+    def decide(self, policy: Restart, now: float, failure: Failure | None) -> float | None:
+        """Seconds to wait before the next start; None when there is none.
+
+        Args:
+            policy: what to go by.
+            now: the time, in seconds of any clock.
+            failure: how it failed; None for a normal end.
+        """
+        from random import random  # a millisecond of importing that most procs never need
+
+        if self._history is None:
+            self._history = History(policy._as_builtins())
+        delay = self._history.decide(now, failure is None, random())  # noqa: S311 - spreads a pause
+        if delay is not None and failure is not None:
+            self.mended = [*self.mended, failure][-policy.limit :]
+        return delay
 
 
 class HostedMesh:
@@ -169,8 +188,8 @@ class HostedMesh:
         original = past.original = None if isinstance(error, UnhealthyError) else serialize.dump_exception(error)
         delay, policy = None, self.plan.policy
         if policy is not None and not self.runtime.ending:
-            reasons = tuple(past.history.failures)
-            delay = past.history.decide(policy, self.loop.time(), failure)
+            reasons = tuple(past.mended)
+            delay = past.decide(policy, self.loop.time(), failure)
             if delay is None and reasons:
                 failure = self.failure(runner, error, during, reasons)
         runner.restarts_after_s = delay
@@ -203,7 +222,7 @@ class HostedMesh:
             self.give_back(message, runner)
         again, policy = runner.restarts_after_s, self.plan.policy
         if again is None and not failed and runner.stopped_itself and policy is not None:
-            again = self._past_of(rank).history.decide(policy, self.loop.time(), None)
+            again = self._past_of(rank).decide(policy, self.loop.time(), None)
             if again is not None:
                 self._tell("restarting", runner, reason)
         if again is not None and not self.runtime.ending:

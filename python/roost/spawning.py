@@ -96,10 +96,8 @@ def _start_procs(runtime: Runtime, record: OwnedProcs, ranks: list[Any], templat
     """Ask the agent for the procs."""
     for proc in record.procs:
         runtime.node.expect(proc)
-    policy = None
     restart: Restart | None = record.policy
-    if restart is not None:
-        policy = (restart.limit, restart.within_s, *restart.backoff_s, restart.scope, restart.when, restart.while_down)
+    policy = None if restart is None else restart._as_builtins()
     runtime.control.spawn_procs(record.id, record.name, ranks, template, policy, runtime.proc, logs, asks)
 
 

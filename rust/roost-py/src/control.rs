@@ -4,6 +4,8 @@
 //! | module | what it is |
 //! |---|---|
 //! | `class` | the Python class `Control`; `convert` reads what it is given, `notice` makes what it gives |
+//! | `beginning` | starts the thread, with what Python set and the descriptors that a proc was given |
+//! | `restarts` | what a restart policy has seen of one actor |
 //! | `shared` | what Python and the control thread share: two queues, two eventfds, a socket for descriptors |
 //! | `client` | the thread in a proc |
 //! | `host` | the thread in the driver, around `roost_core::agent` |
@@ -18,6 +20,7 @@
 //! sockets; and no forked worker keeps a tombstone open. Descriptors for Python cross by a socket between the two
 //! tables of the one process.
 
+mod beginning;
 mod class;
 mod client;
 mod clock;
@@ -30,6 +33,7 @@ mod log;
 mod memory;
 mod notice;
 mod procfs;
+mod restarts;
 mod shared;
 mod socket;
 mod stall;
@@ -42,5 +46,6 @@ use pyo3::prelude::*;
 /// Add what this module publishes.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<class::Control>()?;
+    module.add_class::<restarts::History>()?;
     template::register(module)
 }

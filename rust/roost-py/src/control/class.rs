@@ -1,8 +1,7 @@
 //! The Python class `Control`.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,23 +12,20 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyDict, PyList};
 use roost_core::control::{Bytes, Environ, Launch, Rank, Spawn, TemplateKey, ToAgent, ToClient};
-use roost_core::id::{Incarnation, JobId, ProcId};
+use roost_core::id::{Incarnation, JobId};
 use rustix::process::{child_subreaper, getpid, set_child_subreaper};
 
+use super::beginning::{agent_config, fail, item, start_thread, take_descriptor};
 use super::client::Client;
 use super::clock::now_ns;
 use super::convert::{
     PolicyTuple, RankTuple, TemplateTuple, environ, mesh_id, nanoseconds, patience, proc_id, proc_ids, rank,
     system_error,
 };
-use super::door::Door;
-use super::host::{Basis, Config, Host};
+use super::host::{Basis, Host};
 use super::log::Log;
 use super::shared::{Command, Ends, Notice, Shared};
-use super::{descendants, memory, notice, socket, table, tombstone};
-
-/// Room for the deepest calls of the control thread, in a debug build too.
-const STACK_BYTES: usize = 1 << 20;
+use super::{descendants, memory, notice, socket, tombstone};
 
 /// How long a proc waits at most for its control thread to tell that it is up.
 const UP_WAIT: Duration = Duration::from_secs(10);
@@ -430,100 +426,6 @@ impl Control {
             message => Ok(Some(message)),
         }
     }
-}
-
-/// Start the control thread with its ends of what it shares with Python, and these descriptors.
-fn start_thread(
-    given: &[BorrowedFd<'_>],
-    run: impl FnOnce(Door, Vec<OwnedFd>) + Send + 'static,
-) -> PyResult<(Arc<Shared>, Ends)> {
-    let (ends, far) = Ends::new().map_err(system_error)?;
-    let shared = Arc::new(Shared::default());
-    let for_thread = shared.clone();
-    let kept: Vec<BorrowedFd<'_>> = [ends.event.as_fd(), ends.wake.as_fd(), far.as_fd()]
-        .into_iter()
-        .chain(given.iter().copied())
-        .collect();
-    table::start("roost-control", STACK_BYTES, &kept, move |mut owned| {
-        let given = owned.split_off(3);
-        let mut owned = owned.into_iter();
-        if let (Some(event), Some(wake), Some(handover)) = (owned.next(), owned.next(), owned.next()) {
-            table::occupy_standard_streams();
-            run(
-                Door::new(
-                    for_thread,
-                    Ends {
-                        event,
-                        wake,
-                        handover,
-                    },
-                ),
-                given,
-            );
-        }
-    })?;
-    Ok((shared, ends))
-}
-
-/// The thread cannot work: say so, and end.
-fn fail(mut door: Door, error: &std::io::Error) {
-    door.push(
-        ToClient::Warning {
-            text: format!("the control thread could not start: {error}"),
-        },
-        None,
-    );
-    door.close();
-}
-
-fn agent_config(py: Python<'_>, job: JobId, driver: ProcId, config: &Bound<'_, PyDict>) -> PyResult<Config> {
-    let executable = match item::<Vec<String>>(config, "executable")? {
-        Some(executable) => executable,
-        None => vec![py.import("sys")?.getattr("executable")?.extract()?],
-    };
-    let package_path = item(config, "package_path")?.map_or_else(|| package_path(py), Ok)?;
-    let grace_s = item(config, "grace_s")?.unwrap_or(5.0);
-    let sigterm_s = item(config, "sigterm_s")?.unwrap_or(3.0);
-    let start_timeout_s = item(config, "start_timeout_s")?.unwrap_or(120.0);
-    let stall_s = item(config, "stall_s")?.unwrap_or(30.0);
-    // Only spreads pauses: two drivers that started together should not restart together.
-    let seed = item(config, "seed")?.unwrap_or_else(|| now_ns() ^ u64::from(process::id()) << 32);
-    Ok(Config {
-        job,
-        driver,
-        executable,
-        package_path,
-        patience: patience(grace_s, sigterm_s)?,
-        start_timeout_ns: nanoseconds(start_timeout_s)?,
-        stall_ns: nanoseconds(stall_s)?,
-        seed,
-    })
-}
-
-/// The folder that holds the package.
-fn package_path(py: Python<'_>) -> PyResult<String> {
-    let package: String = py.import("roost")?.getattr("__file__")?.extract()?;
-    let folder = Path::new(&package).parent().and_then(Path::parent);
-    Ok(folder
-        .map(|folder| folder.to_string_lossy().into_owned())
-        .unwrap_or_default())
-}
-
-fn item<'py, T: FromPyObjectOwned<'py, Error: Into<PyErr>>>(
-    config: &Bound<'py, PyDict>,
-    name: &str,
-) -> PyResult<Option<T>> {
-    config
-        .get_item(name)?
-        .map(|value| value.extract().map_err(Into::into))
-        .transpose()
-}
-
-fn take_descriptor(fds: &mut HashMap<String, i32>, name: &str) -> PyResult<OwnedFd> {
-    let number = fds.remove(name).filter(|&number| number >= 0);
-    let number = number.ok_or_else(|| PyValueError::new_err(format!("no descriptor named {name}")))?;
-    // SAFETY: the caller gives it up, as the method says; a number that is not open makes the next use fail.
-    Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 fn full() -> PyErr {
