@@ -7,13 +7,15 @@ and restarts what died in place.
 from typing import TYPE_CHECKING, Any
 
 from roost._roost import __version__
+from roost.actor import Actor
+from roost.bound import each
 from roost.completing import as_completed
 from roost.config import Config, configure
 from roost.context import Context, context
-from roost.endpoint import Actor, Endpoint, endpoint
+from roost.endpoint import Endpoint, endpoint
 from roost.errors import ActorDied, CallTimeoutError, DeadlockError, MeshError, RoostError
 from roost.failure import Bind, DeadLetter, Event, Failure, Probe, Restart, State
-from roost.mesh import HostMesh, ProcMesh, each
+from roost.mesh import HostMesh, ProcMesh
 from roost.point import Point
 from roost.reply import Broadcast, Reply
 from roost.running import handle, run, this_host, this_proc

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from roost import process, serialize
 from roost._exceptions import add_note
 from roost._roost import INLINE_BYTES_MAX
+from roost.bound import Each
 from roost.errors import ActorDied, MessageTooLargeError, StoppedError
-from roost.mesh import ActorMesh, Each
 from roost.reply import Broadcast, Reply
 from roost.stops import lost_error, stopped_error
 from roost.value_mesh import ValueMesh
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from roost._roost import Verb
+    from roost.actor_mesh import ActorMesh
     from roost.failure import Failure
     from roost.gathered import GatheredReply
     from roost.lane import Sink

@@ -6,8 +6,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from roost.actor_mesh import ActorMesh
     from roost.dead_letters import Job
-    from roost.mesh import ActorMesh
     from roost.point import Point
     from roost.runner import Runner
 

@@ -9,12 +9,14 @@ import functools
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from roost import process
+from roost.actor import Actor
+from roost.actor_mesh import ActorMesh
 from roost.constructing import Constructors, Plan
 from roost.context import handling
-from roost.endpoint import Actor, endpoint
+from roost.endpoint import endpoint
 from roost.hosted import HostedMesh
 from roost.ids import DESK
-from roost.mesh import ActorMesh, ProcMesh
+from roost.mesh import ProcMesh
 from roost.shape import SCALAR
 
 if TYPE_CHECKING:

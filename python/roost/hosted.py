@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from roost import serialize
 from roost._exceptions import one_line, traceback_text
 from roost._roost import History
+from roost.actor_mesh import ActorMesh
 from roost.errors import ActorDied
 from roost.failure import Failure
-from roost.mesh import ActorMesh
 from roost.news import life
 from roost.point import rank_name
 from roost.probing import UnhealthyError

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from roost._roost import Message, SegmentMap, Verb
-    from roost.mesh import ActorMesh
+    from roost.actor_mesh import ActorMesh
     from roost.runner import Runner
     from roost.runtime import Runtime
 

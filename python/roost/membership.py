@@ -14,7 +14,8 @@ from roost.shape import Shape
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from roost.mesh import ActorMesh, ProcMesh
+    from roost.actor_mesh import ActorMesh
+    from roost.mesh import ProcMesh
     from roost.owned_actors import OwnedActors
     from roost.owned_procs import OwnedProcs
     from roost.owning import OwnedMesh

@@ -9,17 +9,18 @@ from weakref import ref as weak
 
 from roost import process
 from roost._tasks import let_tasks_take
+from roost.actor_mesh import ActorMesh
 from roost.desk import desk_of
 from roost.errors import ActorDied
 from roost.failure import State
-from roost.mesh import ActorMesh, ProcMesh
+from roost.mesh import ProcMesh
 from roost.reply import Reply
 from roost.value_mesh import ValueMesh
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from roost.endpoint import Actor
+    from roost.actor import Actor
     from roost.runtime import Runtime
     from roost.shape import Shape
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import Context, copy_context
+from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 from roost import serialize
@@ -14,19 +12,17 @@ from roost._exceptions import one_line, tame, traceback_text
 from roost.context import handling
 from roost.errors import CallTimeoutError, RemoteError
 from roost.reply_port import ReplyPort
+from roost.threads import Threads
 
 if TYPE_CHECKING:
     from roost._roost import Cell, Message
+    from roost.actor_mesh import ActorMesh
     from roost.endpoint_info import EndpointInfo
     from roost.failure import Failure
     from roost.hosted import HostedMesh
-    from roost.mesh import ActorMesh
     from roost.point import Point
 
 __all__ = ["Runner"]
-
-# Threads for `def` endpoints that are concurrent without a limit of their own.
-CONCURRENT_THREADS_MAX = 32
 
 
 class Runner:
@@ -35,7 +31,6 @@ class Runner:
     __slots__ = (
         "_error",
         "_finishing",
-        "_in_threads",
         "_is_probed",
         "_threads",
         "cancelled",
@@ -78,10 +73,8 @@ class Runner:
         self._finishing = False
         # The pause before it is constructed anew; None when it is not.
         self.restarts_after_s: float | None = None
-        # Endpoints that still run on threads although their actor ends.
-        self._in_threads: list[asyncio.Future[Any]] | None = None
-        # By the group or endpoint that they are for, see `_threads_of`.
-        self._threads: dict[str, ThreadPoolExecutor] | None = None
+        # Those of `def` endpoints, from the first on.
+        self._threads: Threads | None = None
         # Meshes that this actor spawned: they end with it.
         self.meshes: list[Any] | None = None
         # The worker that is at it.
@@ -158,7 +151,7 @@ class Runner:
                 args, kwargs = message.open()
                 message.reply(await endpoint.function(self.instance, *args, **(kwargs or {})))
             elif endpoint.kind == "sync":
-                message.reply(await self._in_thread(endpoint, *message.open()))
+                message.reply(await self._with_threads().run(endpoint, *message.open()))
             elif endpoint.kind == "stream":
                 await self._stream(message, endpoint)
             else:
@@ -166,45 +159,10 @@ class Runner:
         except BaseException as error:
             self.raised(message, error)
 
-    async def _in_thread(self, endpoint: EndpointInfo, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
-        scope = copy_context()
-        function = endpoint.function
-        running = self.hosted.loop.run_in_executor(
-            self._threads_of(endpoint),
-            lambda: scope.run(_no_stop_iteration, function, self.instance, *args, **(kwargs or {})),
-        )
-        cancelled = False
-        while not running.done():
-            # A thread cannot be cancelled; the actor stays busy until it returns, since its messages go one at a time.
-            try:
-                await asyncio.wait({running})
-            except asyncio.CancelledError:
-                if self.stopping is not None:
-                    self._in_threads = [*(self._in_threads or ()), running]
-                    raise
-                cancelled = True
-        if cancelled:
-            raise asyncio.CancelledError
-        value = running.result()
-        if serialize.is_unawaited(value):
-            kind = type(value).__name__
-            if isinstance(value, Coroutine):
-                value.close()  # it would warn that nobody awaited it
-            raise TypeError(
-                f"{endpoint.qualname} is a `def` that returned a {kind}: make it `async def`, and await there"
-            )
-        return value
-
-    def _threads_of(self, endpoint: EndpointInfo) -> ThreadPoolExecutor:
-        """One thread for all endpoints that run alone; those that run beside others have as many as may run at once."""
+    def _with_threads(self) -> Threads:
         if self._threads is None:
-            self._threads = {}
-        key = endpoint.group or endpoint.name if endpoint.concurrent else ""
-        threads = self._threads.get(key)
-        if threads is None:
-            count = endpoint.limit or CONCURRENT_THREADS_MAX if endpoint.concurrent else 1
-            threads = self._threads[key] = ThreadPoolExecutor(count, thread_name_prefix=f"roost-{self.name}")
-        return threads
+            self._threads = Threads(self)
+        return self._threads
 
     async def _stream(self, message: Message, endpoint: EndpointInfo) -> None:
         args, kwargs = message.open()
@@ -228,7 +186,7 @@ class Runner:
             if endpoint.is_async:
                 await endpoint.function(self.instance, port, *args, **(kwargs or {}))
             else:
-                await self._in_thread(endpoint, (port, *args), kwargs)
+                await self._with_threads().run(endpoint, (port, *args), kwargs)
         except Exception as error:
             if message.answered or not message.has_caller:
                 raise
@@ -411,8 +369,8 @@ class Runner:
                 await mesh.stop(f"its owner {self.hosted.rank_name(self.rank)} ended: {reason}")
             except Exception as error:
                 self.hosted.warn(f"stopping {mesh!r}, owned by {self.name}: {one_line(error)}")
-        if self._in_threads:
-            await asyncio.wait(self._in_threads, timeout=self.hosted.runtime.threads_wait_s())
+        if self._threads is not None:
+            await self._threads.settled(self.hosted.runtime.threads_wait_s())
         cleanup = getattr(type(self.instance), "__cleanup__", None) if self.is_up else None
         if cleanup is not None:
             try:
@@ -423,9 +381,9 @@ class Runner:
             except BaseException as error:
                 # CancelledError too: it comes of a task of the actor's own that `__cleanup__` cancelled and awaited.
                 self.hosted.warn(f"__cleanup__ of {self.hosted.rank_name(self.rank)}: {one_line(error)}")
-        for threads in (self._threads or {}).values():
-            threads.shutdown(wait=False, cancel_futures=True)
-        self._threads = None
+        if self._threads is not None:
+            self._threads.close()
+            self._threads = None
         self.hosted.ended(self, reason, failed=self._error is not None)
         # The instance may hold much, and whoever holds its handle must not keep it.
         self.instance = None
@@ -435,14 +393,6 @@ def _refuse_late(message: Message) -> None:
     """A call that waited beyond its deadline does not start: its caller has given it up."""
     if message.late:
         raise CallTimeoutError("the deadline passed before the endpoint started")
-
-
-def _no_stop_iteration(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function; its StopIteration, which no future takes, becomes the RuntimeError that it is in a coroutine."""
-    try:
-        return function(*args, **kwargs)
-    except StopIteration as error:
-        raise RuntimeError(f"{function.__qualname__} raised StopIteration") from error
 
 
 def _current_task() -> asyncio.Task[Any] | None:

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from roost import config as _config
 from roost import process
+from roost.actor import Actor
 from roost.context import handling
-from roost.endpoint import Actor
-from roost.mesh import ActorMesh, HostMesh, ProcMesh
+from roost.mesh import HostMesh, ProcMesh
 from roost.shape import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator
 
+    from roost.actor_mesh import ActorMesh
     from roost.config import Config
     from roost.failure import Failure
 

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from contextvars import Context
 
     from roost._roost import Control
+    from roost.actor_mesh import ActorMesh
     from roost.events import EventStream
     from roost.failure import Event, Failure
-    from roost.mesh import ActorMesh, ProcMesh
+    from roost.mesh import ProcMesh
     from roost.owning import OwnedMesh
     from roost.reply import Reply
     from roost.runner import Runner
@@ -290,7 +291,7 @@ class Runtime:
 
     def choose(self, mesh: ActorMesh) -> int:
         """A live rank of a mesh: the less loaded of two picked at random."""
-        from roost.mesh import least_loaded
+        from roost.bound import least_loaded
 
         members = mesh._on._members()
         per = len(mesh._per_proc)

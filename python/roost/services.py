@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from roost import process
 from roost._exceptions import add_note
+from roost.actor import Actor
+from roost.actor_class import check_actor_class
 from roost.constructing import pack_arguments
 from roost.context import handling
 from roost.desk import desk_of
-from roost.endpoint import Actor
 from roost.errors import ActorDied, MeshError, ServiceExistsError
-from roost.mesh import ActorMesh, ProcMesh, check_actor_class
 from roost.owning import ENDED
 from roost.spawning import spawn_packed, spawn_procs
 from roost.stops import stopped_error
@@ -22,7 +22,9 @@ from roost.stops import stopped_error
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from roost.actor_mesh import ActorMesh
     from roost.desk import Desk
+    from roost.mesh import ProcMesh
     from roost.owning import OwnedMesh
     from roost.reply import Reply
 

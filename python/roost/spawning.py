@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from roost import serialize
 from roost._roost import INLINE_BYTES_MAX
+from roost.actor_class import check_actor_class, takes_arguments
+from roost.actor_mesh import ActorMesh
 from roost.constructing import Plan, pack_arguments, pack_mesh
 from roost.failure import Bind, Probe, Restart
 from roost.ids import new_id
-from roost.mesh import ActorMesh, ProcMesh, check_actor_class, takes_arguments
+from roost.mesh import ProcMesh
 from roost.owned_actors import OwnedActors
 from roost.owned_procs import OwnedProcs
 from roost.point import Point, rank_name

@@ -8,7 +8,8 @@ import sys
 import cloudpickle
 import pytest
 
-from roost.endpoint import HOOKS, RESERVED, Actor, Endpoint, EndpointMethod, endpoint
+from roost.actor import HOOKS, RESERVED, Actor
+from roost.endpoint import Endpoint, EndpointMethod, endpoint
 
 
 class Trainer(Actor):
