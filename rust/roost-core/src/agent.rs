@@ -13,6 +13,14 @@
 //! ```
 //!
 //! `over` is the end of all of it: stopped, or failed for good.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `event` | what comes in and goes out |
+//! | `proc` | one proc, in all its incarnations; `recorded` what makes its actors again |
+//! | `start`, `template` | its start, by a template or cold |
+//! | `connect` | who has a data lane with whom, and what passes through the agent |
+//! | `death`, `stop` | its end, and whether that is mended |
 
 mod connect;
 mod death;

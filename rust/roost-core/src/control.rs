@@ -3,6 +3,8 @@
 //! Each message is one packet of a `SOCK_SEQPACKET` socket, in a fixed binary form (postcard); descriptors travel
 //! beside it. What does not fit into [`CONTROL_PACKET_BYTES_MAX`] travels in a memory file, announced by
 //! [`Envelope::Large`]. No message of Roost's own is ever a pickle.
+//!
+//! `death` says how a proc ended; `bytes` and `ids` say how those are written.
 
 mod bytes;
 mod death;

@@ -3,7 +3,7 @@
 //!
 //! A session outlives its connections. It never reads a clock or touches a socket: the owner passes the bytes that
 //! arrived, writes the bytes that are [unsent](Session::unsent), and calls [`Session::handle_timeout`] at
-//! [`Session::next_wakeup`]. The log of what was sent *is* the output buffer *is* the replay buffer, so a payload is
+//! [`Session::next_wakeup`]. The `log` of what was sent *is* the output buffer *is* the replay buffer, so a payload is
 //! copied once.
 //!
 //! Between procs of one host a connection never comes back: its end is the session's end, and

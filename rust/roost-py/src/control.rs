@@ -6,12 +6,13 @@
 //! | `class` | the Python class `Control`; `convert` reads what it is given, `notice` makes what it gives |
 //! | `beginning` | starts the thread, with what Python set and the descriptors that a proc was given |
 //! | `restarts` | what a restart policy has seen of one actor |
-//! | `shared` | what Python and the control thread share: two queues, two eventfds, a socket for descriptors |
+//! | `shared` | what Python and the control thread share: two queues, two eventfds, a socket for descriptors; `door` is the thread's side of it |
 //! | `client` | the thread in a proc |
 //! | `host` | the thread in the driver, around `roost_core::agent` |
 //! | `table` | threads with a file table of their own; `tombstone` is the first use of it |
 //! | `lane` | control messages over a socket, descriptors beside them; `socket` and `memory` are below it |
 //! | `descendants`, `procfs` | finding and ending what a proc leaves behind |
+//! | `clock` | its time |
 //! | `stall` | whether Python's loop moves, and where it is stuck |
 //! | `log` | the output of procs, on its way to the driver's |
 //! | `template` | what the template needs and Python's library does not have |

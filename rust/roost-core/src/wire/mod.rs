@@ -2,6 +2,15 @@
 //!
 //! Decoders borrow from the slice they are given, allocate nothing, and return an error for any bytes that are not
 //! right: they never panic. Encoders check every bound before they write the first byte.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `hello` | the first bytes: versions and identities |
+//! | `frame` | what every frame begins with, and its kinds |
+//! | `message`, `runs`, `chain` | a message: to which actors, on whose behalf |
+//! | `reply` | replies, cancels, credit, ports, goodbyes |
+//! | `parts` | the values that they carry |
+//! | `bytes`, `error` | numbers in bytes; what is wrong with bytes |
 
 mod bytes;
 pub mod chain;

@@ -7,7 +7,8 @@
 //! | `launch` | makes a proc: sockets, pipes, memory files; by the template or cold |
 //! | `templates` | the template processes and their protocol |
 //! | `watch` | sees procs end; `halted` those that a signal has stopped |
-//! | `pump` | reads their output |
+//! | `outputs` | does what the agent says |
+//! | `pump` | reads the procs' output |
 //! | `sweeper` | ends what they leave behind, on a thread of its own |
 
 mod halted;

@@ -1,4 +1,11 @@
 //! `Verb`: one verb of one endpoint on one handle: `mesh.step.call_one`. This is the path that every call takes.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `class` | what Python calls |
+//! | `sending` | one message to a mesh: its reply, its deadline, what became of it |
+//! | `placing` | the frame, or the mail, for each proc |
+//! | `done` | what a broadcast gives that has left |
 
 mod class;
 mod done;
