@@ -95,11 +95,12 @@ class DeadlockError(RoostError, RuntimeError):
     """A call waits, over others, for itself.
 
     Args:
-        cycle: The endpoints that wait for each other, by rank name, in calling order.
+        cycle: The endpoints that wait for each other, by rank name, in calling order; the last waits for the actor of the
+            first.
     """
 
     cycle: tuple[str, ...]
-    """The endpoints that wait for each other, in calling order."""
+    """The endpoints that wait for each other, in calling order; the last waits for the actor of the first."""
 
     def __init__(self, cycle: Sequence[str]) -> None:
         super().__init__(tuple(cycle))
@@ -108,7 +109,7 @@ class DeadlockError(RoostError, RuntimeError):
     def __str__(self) -> str:
         if not self.cycle:
             return "a call waits for itself"
-        chain = " → ".join((*self.cycle, self.cycle[0]))
+        chain = " → ".join(self.cycle)
         return f"calls wait for each other: {chain}; await outside the endpoint, or make it @endpoint(concurrent=True)"
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from roost._roost import Message, SegmentMap, Verb
     from roost.actor_mesh import ActorMesh
+    from roost.endpoint_info import EndpointInfo
     from roost.runner import Runner
     from roost.runtime import Runtime
 
@@ -177,6 +178,13 @@ class Hooks(Protocol):
         """A caller cancelled a message that runs."""
         ...
 
+    def suspect(
+        self, running: Message, others: Sequence[EndpointInfo | None], endpoint: EndpointInfo | None, name: str,
+        call: tuple[int, int, int], cycle: list[tuple[int, int, int, int]], /,
+    ) -> None:  # fmt: skip
+        """A message came for an actor whose running message waits for it."""
+        ...
+
     def undelivered(self, sender: int, endpoint: str, reason: bytes, /) -> None:
         """A broadcast that its actor did not take."""
         ...
@@ -215,6 +223,7 @@ class Lent:
         self.system = runtime.system
         self.work = runtime.workers.start
         self.cancelled = _cancelled
+        self.suspect = runtime.deadlocks.suspect
         self.undelivered = runtime.letters.bounced
         self.port_item, self.port_taken, self.port_closed = ports.came, ports.took, ports.ended
 

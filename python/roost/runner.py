@@ -17,6 +17,7 @@ from roost.threads import Threads
 if TYPE_CHECKING:
     from roost._roost import Cell, Message
     from roost.actor_mesh import ActorMesh
+    from roost.context import Handling
     from roost.endpoint_info import EndpointInfo
     from roost.failure import Failure
     from roost.hosted import HostedMesh
@@ -314,13 +315,16 @@ class Runner:
         self.failure = self.hosted.failing(self, error, during)
         self._cancel_all(spared)
 
+    def task_of(self, message: Handling) -> asyncio.Task[Any] | None:
+        """The task that handles a message."""
+        if message is self.serial:
+            return self.task
+        return next((task for task, other in (self.concurrent or {}).items() if other is message), None)
+
     def _own_task(self) -> asyncio.Task[Any] | None:
         """The task of the endpoint that calls, which may run on a thread."""
         message = handling.get()
-        for task, other in (self.concurrent or {}).items():
-            if other is message:
-                return task
-        return self.task if message is self.serial else None
+        return None if message is None else self.task_of(message)
 
     def _cancel_all(self, spared: asyncio.Task[Any] | None) -> None:
         """Cancel what runs, but not who asks for it."""

@@ -16,6 +16,7 @@ from roost import process, serialize
 from roost._roost import Node
 from roost.context import handling
 from roost.dead_letters import DeadLetters, Job
+from roost.deadlocks import Deadlocks
 from roost.hearing import Hearing, left_unheard
 from roost.lane import Lent
 from roost.membership import Members
@@ -96,6 +97,7 @@ class Runtime:
         self.sharing = Sharing(self)
         self.hosting = Hosting(self)
         self.news = News(self)
+        self.deadlocks = Deadlocks(self)
         self.workers = Workers(self)
         self.owned: dict[int, OwnedMesh] = {}
         self._retired: deque[int] = deque()
@@ -105,7 +107,7 @@ class Runtime:
         self._kept: set[asyncio.Task[Any]] = set()
         self._system_handlers: dict[str, Callable[[int, int, list[tuple[int, int]], bytes], None]] = {
             ".spawn": self.hosting.spawn, ".stop": self.hosting.stop, ".restart": self.hosting.restart,
-            ".probe": self.hosting.probe, ".unhealthy": self.hosting.unhealthy,
+            ".deadlock": self.deadlocks.heard, ".probe": self.hosting.probe, ".unhealthy": self.hosting.unhealthy,
             ".early": self.hosting.early, ".state": self.news.hear, ".letter": self.letters.came_back,
             ".streamed": self.streams.took, ".released": self.sharing.given_back,
             ".forgotten": self.sharing.forget, ".defines": self.sharing.learn,

@@ -36,6 +36,9 @@ struct CellState {
     ended: Option<Py<PyBytes>>,
 }
 
+/// The endpoints of other messages; None for one that the class does not have.
+pub(crate) type Others = Vec<Option<Py<PyAny>>>;
+
 /// Who is at an actor.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Standing {
@@ -217,6 +220,23 @@ impl Cell {
             },
             _ => Cancelled::Nothing,
         }
+    }
+
+    /// The running message of this number; and the endpoints of all others that run, or wait in the mailbox.
+    pub(crate) fn before(&self, py: Python<'_>, number: u64) -> Option<(Py<Message>, Others)> {
+        let state = self.state();
+        let (mut found, mut others) = (None, Vec::new());
+        let info = |mail: &Mail| mail.endpoint.as_ref().map(|endpoint| endpoint.info.clone_ref(py));
+        for message in &state.running {
+            if message.get().has_number(number) {
+                found = Some(message.clone_ref(py));
+            } else {
+                others.push(info(&message.get().mail));
+            }
+        }
+        let found = found?;
+        others.extend(state.mailbox.iter().map(|mail| info(mail)));
+        Some((found, others))
     }
 
     /// The credit that was not sent yet, by sender: a broadcast has no reply, so nothing else says that it was taken.

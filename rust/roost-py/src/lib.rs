@@ -28,6 +28,7 @@ mod plain;
 mod reply;
 mod segment;
 mod spawns;
+mod suspect;
 mod targets;
 mod verb;
 

@@ -1,12 +1,13 @@
 //! `Message`: what an actor is asked to do, and the ways to answer.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
-use roost_core::wire::ReplyStatus;
+use roost_core::id::{MeshId, ProcId};
+use roost_core::wire::{ChainBuffer, ChainLink, ReplyStatus};
 
 use crate::cell::Cell;
 use crate::endpoints::Endpoint;
@@ -49,6 +50,8 @@ pub(crate) struct Mail {
     /// Bytes of the payload, as the sender counts them against its credit.
     pub(crate) bytes: u64,
     pub(crate) page: Option<Arc<StartedPage>>,
+    /// The endpoints that wait for this call, where there are any.
+    pub(crate) chain: Option<Arc<ChainBuffer>>,
 }
 
 impl Mail {
@@ -89,6 +92,7 @@ impl Mail {
             sizes: self.sizes.clone(),
             payload: self.payload.clone_ref(py),
             page: self.page.clone(),
+            chain: self.chain.clone(),
             ..*self
         }
     }
@@ -98,6 +102,17 @@ impl Mail {
 type Opened<'py> = (Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
 /// A function, its arguments and its keywords.
 pub(crate) type Quick<'py> = (Py<PyAny>, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
+
+/// Numbers of messages that call others while they are handled.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
+
+/// What the calls that an endpoint makes carry.
+struct Below {
+    /// The message's own number in this process.
+    number: u64,
+    /// The endpoints that wait for those calls.
+    chain: Arc<ChainBuffer>,
+}
 
 /// A message that an actor handles now.
 #[pyclass(frozen, module = "roost._roost")]
@@ -110,6 +125,8 @@ pub struct Message {
     loaded: AtomicBool,
     /// Stream items sent.
     items: AtomicU64,
+    /// Made by the first call that its endpoint makes; None where the chain is as long as it may be.
+    below: OnceLock<Option<Below>>,
 }
 
 impl Message {
@@ -121,7 +138,32 @@ impl Message {
             cancelled: AtomicBool::new(false),
             loaded: AtomicBool::new(false),
             items: AtomicU64::new(0),
+            below: OnceLock::new(),
         }
+    }
+
+    /// The endpoints that wait for what this one calls: those that wait for it, and itself.
+    pub(crate) fn chain_below(&self, own: u64) -> Option<Arc<ChainBuffer>> {
+        let below = self.below.get_or_init(|| {
+            let mut chain = self.mail.chain.as_deref().cloned().unwrap_or_default();
+            let cell = self.cell.get();
+            let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+            let link = ChainLink {
+                proc: ProcId::new(own)?,
+                mesh: MeshId::new(cell.mesh)?,
+                slot: cell.slot,
+                call: number,
+            };
+            chain.push(link).ok()?;
+            let chain = Arc::new(chain);
+            Some(Below { number, chain })
+        });
+        below.as_ref().map(|below| Arc::clone(&below.chain))
+    }
+
+    /// Whether it carries this number in the chains of what it calls.
+    pub(crate) fn has_number(&self, number: u64) -> bool {
+        matches!(self.below.get(), Some(Some(below)) if below.number == number)
     }
 
     pub(crate) fn set_cancelled(&self) {

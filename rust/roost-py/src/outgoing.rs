@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use roost_core::id::MeshId;
-use roost_core::wire::{Chain, MessageHeader, Run, RunsBuffer};
+use roost_core::wire::{Chain, ChainBuffer, MessageHeader, Run, RunsBuffer};
 
 use crate::payload::Payload;
 
@@ -25,6 +25,8 @@ pub(crate) struct Outgoing {
     pub(crate) slots: u32,
     /// Bytes of the payload.
     pub(crate) bytes: u64,
+    /// The endpoints that wait for it.
+    pub(crate) chain: Option<Arc<ChainBuffer>>,
     /// Whether it is sent to the next incarnation when this one did not get it.
     pub(crate) wait_while_down: bool,
 }
@@ -40,7 +42,7 @@ impl Outgoing {
             runs: self.runs.as_runs(),
             endpoint: &self.name,
             sizes: &self.sizes,
-            chain: Chain::EMPTY,
+            chain: self.chain.as_ref().map_or(Chain::EMPTY, |chain| chain.as_chain()),
         }
     }
 
@@ -94,6 +96,7 @@ impl Outgoing {
             payload: self.payload.clone_ref(py),
             slots: self.slots,
             bytes: self.bytes,
+            chain: self.chain.clone(),
             wait_while_down: self.wait_while_down,
         }
     }

@@ -16,7 +16,7 @@ pub struct ChainLink {
     pub mesh: MeshId,
     /// Its slot.
     pub slot: u32,
-    /// The call that its endpoint is handling.
+    /// The number of the message that its endpoint is handling, in that proc.
     pub call: u64,
 }
 

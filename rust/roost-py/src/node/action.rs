@@ -13,6 +13,7 @@ use crate::message::Mail;
 use crate::outgoing::Outgoing;
 use crate::payload::Payload;
 use crate::peer::Offer;
+use crate::suspect::Suspect;
 
 /// What is to be done in Python once the lock is released.
 pub(crate) enum Action {
@@ -62,6 +63,8 @@ pub(crate) enum Action {
     PortTaken { port: u64, receiver: u64, total: u64 },
     /// The receiver of a port takes no more.
     PortClosed { port: u64, receiver: u64 },
+    /// A message waits for an actor that waits for it, perhaps.
+    Suspect(Box<Suspect>),
     /// Tell a sender that a message has left a mailbox without being started.
     Grant {
         to: (u64, u32),
@@ -179,6 +182,9 @@ impl Node {
             }
             Action::PortClosed { port, receiver } => {
                 hooks.port_closed.call1(py, (port, receiver))?;
+            }
+            Action::Suspect(suspect) => {
+                hooks.suspect.call1(py, suspect.into_python())?;
             }
             Action::Grant { to, actor, amount } => self.grant(py, to, actor, amount)?,
             Action::Bounce { mail, reason } => self.bounce(py, &mail, reason.bind(py))?,

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use roost_core::wire::Cancel;
 
-use super::{Action, Node, State};
+use super::{Action, Node, State, answering};
 use crate::cell::Cancelled;
 use crate::outgoing::Outgoing;
 use crate::peer::Stalled;
@@ -18,11 +18,22 @@ impl Node {
                 return Ok(());
             };
             for proc in pending.procs() {
-                state.cancel_at(py, proc, call, &mut actions);
+                state.cancel_at(py, proc, (call, Cancel::ALL_RANKS), &mut actions);
             }
             actions.push(Action::Drop(pending.into_python()));
         }
         self.act(py, actions)
+    }
+
+    /// Take one rank of a call back, which has its answer here.
+    pub(crate) fn take_rank_back(&self, py: Python<'_>, call: u64, rank: u32) -> PyResult<()> {
+        let Some(proc) = answering::proc_of(self, call, rank) else {
+            return Ok(());
+        };
+        let mut actions = Vec::new();
+        self.lock().cancel_at(py, proc, (call, rank), &mut actions);
+        self.act(py, actions)?;
+        answering::settle(self, py, call, vec![rank])
     }
 }
 
@@ -58,12 +69,8 @@ impl State {
     }
 
     /// Take a call back from one proc.
-    fn cancel_at(&mut self, py: Python<'_>, proc: u64, call: u64, actions: &mut Vec<Action>) {
-        let cancel = Cancel {
-            call,
-            rank: Cancel::ALL_RANKS,
-            flags: 0,
-        };
+    fn cancel_at(&mut self, py: Python<'_>, proc: u64, (call, rank): (u64, u32), actions: &mut Vec<Action>) {
+        let cancel = Cancel { call, rank, flags: 0 };
         if proc == self.own {
             self.take_cancel(py, proc, cancel, actions);
             return;
@@ -72,14 +79,18 @@ impl State {
             return;
         };
         let mut dropped: Vec<Outgoing> = Vec::new();
+        // Messages that wait here may be for several ranks: they are taken back whole or not at all.
+        let all = rank == Cancel::ALL_RANKS;
         for frame in std::mem::take(&mut peer.backlog) {
             match frame {
-                Stalled::Message(message, _) if message.call == call => dropped.push(message),
+                Stalled::Message(message, _) if all && message.call == call => dropped.push(message),
                 other => peer.backlog.push_back(other),
             }
         }
         if let Some(link) = &mut peer.link {
-            dropped.extend(link.forget_call(call));
+            if all {
+                dropped.extend(link.forget_call(call));
+            }
             if !link.closed {
                 // Small, and always taken.
                 let _ = link.session.push(&cancel, &[]);

@@ -19,6 +19,7 @@ use super::{Node, State, Workplace, answering, connecting, hosting, ports, sendi
 use crate::cell::Cell;
 use crate::hooks::Hooks;
 use crate::ids::IdMap;
+use crate::message::Message;
 use crate::page::StartedPage;
 use crate::peer::{Link, Standing};
 use crate::targets::proc_id;
@@ -336,6 +337,24 @@ impl Node {
     /// Give up on a call: its message is taken back or its endpoint cancelled.
     fn cancel(&self, py: Python<'_>, call: u64) -> PyResult<()> {
         self.cancel_call(py, call)
+    }
+
+    /// Take one rank of a call back: it has its answer here.
+    fn take_back(&self, py: Python<'_>, call: u64, rank: u32) -> PyResult<()> {
+        self.take_rank_back(py, call, rank)
+    }
+
+    /// Where the answer to a call goes, while one is to come.
+    fn sink(&self, py: Python<'_>, call: u64) -> Option<Py<PyAny>> {
+        let state = self.lock();
+        state.pending.get(&call).map(|pending| pending.sink.clone_ref(py))
+    }
+
+    /// The message that an actor handles and that has this number in the chains of what it calls.
+    fn running(&self, py: Python<'_>, mesh: u64, slot: usize, number: u64) -> Option<Py<Message>> {
+        let state = self.lock();
+        let cell = state.meshes.get(&mesh)?.cells.get(slot)?;
+        cell.get().before(py, number).map(|(message, _)| message)
     }
 
     /// Tell senders of the broadcasts that were taken meanwhile.

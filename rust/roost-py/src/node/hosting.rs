@@ -11,6 +11,7 @@ use crate::cell::{Cell, Cells, Put};
 use crate::endpoints::Endpoints;
 use crate::message::Mail;
 use crate::payload::Payload;
+use crate::suspect::Suspect;
 
 /// The actors of one mesh in this process.
 pub(crate) struct Hosted {
@@ -76,6 +77,13 @@ impl State {
         if let (None, Some(name)) = (&mail.endpoint, &mail.name) {
             // It came before the mesh did.
             mail.endpoint = hosted.endpoints.get(name);
+        }
+        if let Some(suspect) = mail
+            .chain
+            .as_deref()
+            .and_then(|chain| Suspect::of(py, self.own, cell, &mail, chain))
+        {
+            actions.push(Action::Suspect(Box::new(suspect)));
         }
         match cell.get().put(py, mail) {
             Put::Queued => {}

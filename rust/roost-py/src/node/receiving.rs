@@ -237,6 +237,7 @@ impl State {
             payload,
             bytes,
             page: self.page.clone(),
+            chain: (!header.chain.is_empty()).then(|| Arc::new(header.chain.to_buffer())),
         };
         if let Some((slot, _)) = one {
             self.put(py, mesh, slot, mail, actions);

@@ -262,6 +262,7 @@ pub(super) fn send_system(
         flags: 0,
         slots: 0,
         bytes: payload.size(py) as u64,
+        chain: None,
         payload,
         wait_while_down: false,
     };

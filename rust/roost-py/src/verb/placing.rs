@@ -93,7 +93,10 @@ impl Verb {
             runs,
             endpoint: &self.endpoint.name,
             sizes: &targets.sizes,
-            chain: Chain::EMPTY,
+            chain: sending
+                .chain
+                .as_ref()
+                .map_or(Chain::EMPTY, |chain| chain.as_chain()),
         };
         let Ok(number) = link.push(py, proc, &header, payload) else {
             return Quick::NoRoom;
@@ -155,6 +158,7 @@ impl Verb {
                 payload: payload.private(py),
                 bytes: 0,
                 page: None,
+                chain: sending.chain.clone(),
             };
             state.put(py, mesh, slot, mail, &mut sending.actions);
         }
@@ -175,6 +179,7 @@ impl Verb {
             slots: targets.slots,
             bytes: payload.size(py) as u64,
             payload: payload.clone_ref(py),
+            chain: sending.chain.clone(),
             wait_while_down: targets.wait_while_down,
         }
     }

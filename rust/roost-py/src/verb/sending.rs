@@ -1,8 +1,10 @@
 //! One message to a mesh: its reply, its deadline, and what became of it.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pyo3::prelude::*;
+use roost_core::wire::ChainBuffer;
 
 use super::{Mode, Packed, Verb};
 use crate::hooks::Hooks;
@@ -24,6 +26,8 @@ enum Refusal {
 pub(super) struct Sending<'a> {
     pub(super) packed: &'a Packed,
     pub(super) deadline: i64,
+    /// The endpoints that wait for it.
+    pub(super) chain: Option<Arc<ChainBuffer>>,
     /// Its place among everything that this process sent.
     pub(super) order: u64,
     /// The call's number; 0 for a broadcast.
@@ -36,10 +40,11 @@ pub(super) struct Sending<'a> {
 }
 
 impl<'a> Sending<'a> {
-    fn new(packed: &'a Packed, deadline: i64) -> Self {
+    fn new(packed: &'a Packed, (deadline, chain): (i64, Option<Arc<ChainBuffer>>)) -> Self {
         Self {
             packed,
             deadline,
+            chain,
             order: 0,
             call: 0,
             waits: false,
@@ -72,7 +77,7 @@ impl Verb {
                 .iter()
                 .try_for_each(|payload| node.check_size(py, payload, !self.is_here))?,
         }
-        let mut sending = Sending::new(packed, self.deadline(py, node, hooks)?);
+        let mut sending = Sending::new(packed, self.inherited(py, node, hooks)?);
         let sink = match (self.mode, sink) {
             (Mode::Broadcast, _) => None,
             (_, Some(sink)) => Some(sink),
@@ -144,15 +149,24 @@ impl Verb {
         Ok(reply)
     }
 
-    /// When this call ends unanswered: its own time-out, or the deadline of the message that is being handled.
-    fn deadline(&self, py: Python<'_>, node: &Node, hooks: &Hooks) -> PyResult<i64> {
-        let mut deadline = 0;
+    /// When this call ends unanswered, by its own time-out or the deadline of the message that is being handled; and the
+    /// endpoints that wait for it.
+    fn inherited(
+        &self,
+        py: Python<'_>,
+        node: &Node,
+        hooks: &Hooks,
+    ) -> PyResult<(i64, Option<Arc<ChainBuffer>>)> {
+        let (mut deadline, mut chain) = (0, None);
         if node.hosted.load(Ordering::Relaxed) > 0 {
             let handling = hooks.handling.call0(py)?;
             if let Ok(message) = handling.bind(py).cast_exact::<Message>() {
                 let message = message.get();
                 if !message.is_answered() {
                     deadline = message.mail.deadline;
+                    if self.mode != Mode::Broadcast {
+                        chain = message.chain_below(node.lock().own);
+                    }
                 }
             }
         }
@@ -160,7 +174,7 @@ impl Verb {
             let own = crate::monotonic_ns().saturating_add(timeout);
             deadline = if deadline == 0 { own } else { deadline.min(own) };
         }
-        Ok(deadline)
+        Ok((deadline, chain))
     }
 
     fn pending(&self, py: Python<'_>, sink: &Py<PyAny>) -> Pending {
