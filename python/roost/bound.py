@@ -51,7 +51,7 @@ class BoundEndpoint(Endpoint[..., Any]):
     def choose(self, *args: Any, **kwargs: Any) -> Reply[Any]:
         """Call one live rank: the less loaded of two picked at random."""
         mesh = self._mesh
-        rank = process.current().choose(mesh)
+        rank = process.current().calls.choose(mesh)
         one = mesh if len(mesh) == 1 else mesh._view(mesh._shape.at(rank))
         return BoundEndpoint(one, self._info, self._timeout).call_one(*args, **kwargs)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from roost import process, serialize
 from roost._exceptions import add_note
 from roost._roost import INLINE_BYTES_MAX
-from roost.bound import Each
+from roost.bound import Each, least_loaded
 from roost.errors import ActorDied, MessageTooLargeError, StoppedError
 from roost.reply import Broadcast, Reply
 from roost.stops import lost_error, stopped_error
@@ -132,7 +132,52 @@ class Calls:
 
     def room(self, mesh: ActorMesh) -> Broadcast:
         """What a broadcast gives that had to wait: an awaitable that is done when messages to the mesh flow again."""
-        return Broadcast(lambda: self.runtime.wait_for_room(mesh))
+        return Broadcast(lambda: self.wait_for_room(mesh))
+
+    def cancel_call(self, reply: Reply[Any]) -> None:
+        """A reply was cancelled: so is its call."""
+        call = getattr(reply, "_call", None)
+        if call is not None:
+            self.cancel(call)
+
+    def cancel(self, call: int) -> None:
+        """Give up on a call or a stream."""
+        if not self.runtime.closed and not self.runtime.loop.is_closed():
+            self.runtime.on_loop(lambda: self.runtime.node.cancel(call))
+
+    def choose(self, mesh: ActorMesh) -> int:
+        """A live rank of a mesh: the less loaded of two picked at random."""
+        members = mesh._on._members()
+        per = len(mesh._per_proc)
+        procs = [members[base // per] for base in mesh._shape.ranks()]
+        live = [rank for rank, proc in enumerate(procs) if self.runtime.members.error_of(proc) is None]
+        if not live:
+            return 0
+        return least_loaded(live, lambda rank: self.runtime.node.load(procs[rank]))
+
+    async def wait_for_room(self, mesh: ActorMesh) -> None:
+        """Until nothing waits for credit any more on the way to a mesh."""
+        procs = mesh._on._members()
+        warning = self.runtime.loop.call_later(self.runtime.config.queue_warning_s, self._warn_of_queue, mesh)
+        try:
+            while any(self.runtime.node.waits(proc) for proc in procs):
+                future = self.runtime.loop.create_future()
+                self.runtime.node.when_room(future)
+                await future
+        finally:
+            warning.cancel()
+
+    def _warn_of_queue(self, mesh: ActorMesh) -> None:
+        _logger.warning(
+            "messages to %s have waited for room for %g s: it takes them more slowly than they are sent",
+            mesh._name, self.runtime.config.queue_warning_s,
+        )  # fmt: skip
+
+    def stopped(self, mesh: ActorMesh) -> None:
+        """A verb on a mesh that this process has stopped."""
+        record = self.runtime.owned.get(mesh._id)
+        reason = None if record is None else record.mesh_stopped
+        raise stopped_error(mesh._name, reason or "stopped")
 
     # Answers that are not values -------------------------------------------------------------------------------------------
     def errored(self, sink: Sink, rank: int, payload: bytes) -> None:

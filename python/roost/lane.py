@@ -218,7 +218,7 @@ class Lent:
         self.pack, self.elsewhere, self.too_large = calls.pack, calls.elsewhere, calls.too_large
         self.unsendable, self.unsent = calls.unsendable, calls.unsent
         self.handling = handling.get
-        self.stopped, self.room, self.sent = runtime.raise_stopped, calls.room, Done()
+        self.stopped, self.room, self.sent = calls.stopped, calls.room, Done()
         self.loop, self.connect, self.broken = runtime.loop, runtime.connect, runtime.broken
         self.system = runtime.system
         self.work = runtime.workers.start

@@ -152,7 +152,7 @@ class Reply(_Awaited[R]):
     def _cancel_all(self, msg: Any | None) -> bool:
         runtime = process.running()
         if runtime is not None:
-            runtime.cancel_call(self)
+            runtime.calls.cancel_call(self)
         return super().cancel(msg)
 
     def result(self, timeout: float | None = None) -> R:

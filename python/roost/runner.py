@@ -103,10 +103,6 @@ class Runner:
     def sizes(self) -> bytes:
         return self.hosted.sizes
 
-    @property
-    def deadline(self) -> int:
-        return 0
-
     async def begin(self) -> None:
         """Construct the actor, when that is what is due; called by a worker, as everything that follows."""
         if self.stopping is not None or self.is_up:

@@ -23,7 +23,6 @@ from roost.membership import Members
 from roost.news import News
 from roost.ports import Ports, Streams
 from roost.sharing import Sharing
-from roost.stops import stopped_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from roost.failure import Event, Failure
     from roost.mesh import ProcMesh
     from roost.owning import OwnedMesh
-    from roost.reply import Reply
     from roost.runner import Runner
 
 __all__ = ["Job", "Runtime"]
@@ -278,54 +276,6 @@ class Runtime:
         """Give an event to those who listen to the whole job."""
         for subscriber in self.job_subscribers:
             subscriber.push(happened)
-
-    # Calls ---------------------------------------------------------------------------------------------------------------
-    def cancel_call(self, reply: Reply[Any]) -> None:
-        """A reply was cancelled: so is its call."""
-        call = getattr(reply, "_call", None)
-        if call is not None:
-            self.cancel(call)
-
-    def cancel(self, call: int) -> None:
-        """Give up on a call or a stream."""
-        if not self.closed and not self.loop.is_closed():
-            self.on_loop(lambda: self.node.cancel(call))
-
-    def choose(self, mesh: ActorMesh) -> int:
-        """A live rank of a mesh: the less loaded of two picked at random."""
-        from roost.bound import least_loaded
-
-        members = mesh._on._members()
-        per = len(mesh._per_proc)
-        procs = [members[base // per] for base in mesh._shape.ranks()]
-        live = [rank for rank, proc in enumerate(procs) if self.members.error_of(proc) is None]
-        if not live:
-            return 0
-        return least_loaded(live, lambda rank: self.node.load(procs[rank]))
-
-    async def wait_for_room(self, mesh: ActorMesh) -> None:
-        """Until nothing waits for credit any more on the way to a mesh."""
-        procs = mesh._on._members()
-        warning = self.loop.call_later(self.config.queue_warning_s, self._warn_of_queue, mesh)
-        try:
-            while any(self.node.waits(proc) for proc in procs):
-                future = self.loop.create_future()
-                self.node.when_room(future)
-                await future
-        finally:
-            warning.cancel()
-
-    def _warn_of_queue(self, mesh: ActorMesh) -> None:
-        _logger.warning(
-            "messages to %s have waited for room for %g s: it takes them more slowly than they are sent",
-            mesh._name, self.config.queue_warning_s,
-        )  # fmt: skip
-
-    def raise_stopped(self, mesh: ActorMesh) -> None:
-        """A verb on a mesh that this process has stopped."""
-        record = self.owned.get(mesh._id)
-        reason = None if record is None else record.mesh_stopped
-        raise stopped_error(mesh._name, reason or "stopped")
 
     def exit(self, ending: SystemExit) -> None:
         """An endpoint raised SystemExit: this process ends with its code, in order."""

@@ -114,7 +114,7 @@ class Stream(AsyncIterator[tuple["Point", R]]):
             sink.closed = True
             sink.queue.clear()
             if sink.live and sink._call:
-                self._runtime.cancel(sink._call)
+                self._runtime.calls.cancel(sink._call)
             sink.bell.ring()
 
     def __del__(self) -> None:

@@ -41,6 +41,7 @@ pub(crate) struct Mail {
     pub(crate) call: u64,
     pub(crate) rank: u32,
     pub(crate) flags: u8,
+    /// When the caller gives up, in ns of the monotonic clock; 0 for never.
     pub(crate) deadline: i64,
     pub(crate) endpoint: Option<Arc<Endpoint>>,
     /// The endpoint's name where the table has none such.
@@ -328,12 +329,6 @@ impl Message {
     #[getter]
     fn sizes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.mail.sizes.as_deref().unwrap_or_default())
-    }
-
-    /// When the caller's deadline is, in ns of the monotonic clock; 0 for none.
-    #[getter]
-    fn deadline(&self) -> i64 {
-        self.mail.deadline
     }
 
     /// Whether its caller has given up on it by now, by its deadline.

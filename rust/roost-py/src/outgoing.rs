@@ -66,14 +66,7 @@ impl Outgoing {
             .targets()
             .filter(|(_, rank)| ranks.contains(rank))
         {
-            // Part of a list that was checked.
-            let _ = runs.push(Run {
-                slot,
-                count: 1,
-                slot_stride: 1,
-                rank,
-                rank_stride: 1,
-            });
+            push_target(&mut runs, slot, rank);
             is_empty = false;
         }
         (!is_empty).then(|| Self {
@@ -100,4 +93,15 @@ impl Outgoing {
             wait_while_down: self.wait_while_down,
         }
     }
+}
+
+/// Add one target of a list that was checked.
+pub(crate) fn push_target(runs: &mut RunsBuffer, slot: u32, rank: u32) {
+    let _ = runs.push(Run {
+        slot,
+        count: 1,
+        slot_stride: 1,
+        rank,
+        rank_stride: 1,
+    });
 }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use roost_core::wire::{Chain, MessageHeader, Run, RunsBuffer};
+use roost_core::wire::{Chain, MessageHeader, RunsBuffer};
 
 use super::sending::Sending;
 use super::{Mode, Packed, Verb};
 use crate::message::{Mail, Origin, flags};
 use crate::node::State;
-use crate::outgoing::Outgoing;
+use crate::outgoing::{Outgoing, push_target};
 use crate::payload::Payload;
 use crate::peer::Standing;
 use crate::targets::Place;
@@ -125,7 +125,8 @@ impl Verb {
                 continue;
             };
             let mut message = self.outgoing(py, place, payload, sending);
-            message.runs = one_run(slot, rank);
+            message.runs = RunsBuffer::new();
+            push_target(&mut message.runs, slot, rank);
             state.keep_for_again(py, proc, &message);
             let sent = state.send(py, proc, message, false, &mut sending.actions);
             sending.note(sent);
@@ -183,19 +184,6 @@ impl Verb {
             wait_while_down: targets.wait_while_down,
         }
     }
-}
-
-fn one_run(slot: u32, rank: u32) -> RunsBuffer {
-    let mut runs = RunsBuffer::new();
-    // Part of a list that was checked.
-    let _ = runs.push(Run {
-        slot,
-        count: 1,
-        slot_stride: 1,
-        rank,
-        rank_stride: 1,
-    });
-    runs
 }
 
 impl State {
