@@ -276,9 +276,9 @@ class State(Frozen):
     failure: Failure | None = None
     """Its last failure."""
     running: tuple[tuple[str, datetime], ...] = ()
-    """The endpoints that run, and since when."""
+    """The endpoints of an actor that run, and since when they have left its mailbox."""
     queued: int = 0
-    """Messages in its mailbox."""
+    """Messages in the mailbox of an actor."""
 
     def __post_init__(self) -> None:
         check_one_of("State", "state", self.state, STATES)

@@ -172,6 +172,9 @@ class Members:
     def _on_segment_ack(self, receiver: int, segment: int, ok: bool) -> None:
         self._runtime.sharing.answered(receiver, segment, ok)
 
+    def _on_seen(self, proc: int, mesh: int, activities: list[tuple[int, int, list[tuple[str, int]]]]) -> None:
+        self._runtime.looking.seen(proc, mesh, activities)
+
     def _on_ask(self, proc: int, incarnation: int) -> None:
         control = self._runtime.control
         try:

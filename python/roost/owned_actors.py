@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Any
 from roost.failure import Failure
 from roost.news import life as life_of
 from roost.news import proc_incarnation
-from roost.owning import ENDED, OwnedMesh
+from roost.owning import ENDED, NOTHING, OwnedMesh, noted
+from roost.reply import Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from roost.constructing import Plan
-    from roost.failure import Event, Probe, Restart
+    from roost.failure import Event, Probe, Restart, State
+    from roost.looking import Doing
     from roost.owned_procs import OwnedProcs
     from roost.probing import Prober
     from roost.runtime import Runtime
+    from roost.shape import Shape
+    from roost.value_mesh import ValueMesh
 
 __all__ = ["OwnedActors"]
 
@@ -28,7 +32,7 @@ _CONSEQUENCES_MAX = 64
 class OwnedActors(OwnedMesh):
     """A mesh of actors that this process owns."""
 
-    __slots__ = ("_probe", "_prober", "on", "plan", "stopping")
+    __slots__ = ("_probe", "_prober", "doing", "on", "plan", "stopping")
 
     def __init__(self, runtime: Runtime, mesh: int, name: str, plan: Plan, supervise: Any, probe: Probe | None) -> None:
         super().__init__(runtime, mesh, name, plan.whole, supervise)
@@ -37,6 +41,8 @@ class OwnedActors(OwnedMesh):
         self._prober: Prober | None = None
         # The proc mesh, when this process owns that too.
         self.on: OwnedProcs | None = None
+        # What was last seen of those that do something, by rank.
+        self.doing: Mapping[int, Doing] = NOTHING
         # Why ranks were asked to stop; None while none was.
         self.stopping: dict[int, str] | None = None
 
@@ -84,11 +90,13 @@ class OwnedActors(OwnedMesh):
                 yield from range(place * self.per, (place + 1) * self.per)
 
     def pid(self, rank: int) -> int | None:
-        """The process in which an actor lives."""
+        """The process in which an actor lives, while it does."""
+        if self._states[rank] in ENDED:
+            return None
         proc = self.procs[rank // self.per]
         if self.on is not None:
             return self.on.pid(self.on.procs.index(proc))
-        return self.runtime.pid if proc == self.runtime.proc else None
+        return self.runtime.pid if proc == self.runtime.proc else super().pid(rank)
 
     def has_listeners(self) -> bool:
         """Whether anybody listens to events of this mesh, or of the procs."""
@@ -165,6 +173,8 @@ class OwnedActors(OwnedMesh):
             failure = self.runtime.hearing.met(self.id, rank, failure, original).failure
         if state == "up" and self.on is not None:
             self.on.shown_up(self.procs[rank // self.per], proc_incarnation(life), pid)
+        elif state == "up":
+            self.pids = noted(self.pids, rank, pid)
         if not self.is_old(rank, life) or state != "up":
             self._changed(rank, state, reason, incarnation, failure)
         if state in ENDED:
@@ -204,6 +214,21 @@ class OwnedActors(OwnedMesh):
             for other in others:
                 self.set_state(other, "restarting")
             self.restart_ranks(others, f"starts again together with {self.rank_name(rank)}")
+
+    # Looking -----------------------------------------------------------------------------------------------------------
+    def states(self, shape: Shape) -> Reply[ValueMesh[State]]:
+        """How each rank is, and what it does."""
+        reply: Reply[ValueMesh[State]] = Reply(loop=self.runtime.loop)
+
+        def seen() -> None:
+            if not reply.done():
+                reply.set_result(self.snapshot(shape))
+
+        self.runtime.on_loop(lambda: self.runtime.looking.look(self, shape.ranks(), seen))
+        return reply
+
+    def _doing_of(self, rank: int) -> Doing:
+        return self.doing.get(rank, super()._doing_of(rank))
 
     # What its users ask ------------------------------------------------------------------------------------------------
     def stop_ranks(self, ranks: list[int], reason: str) -> None:

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
     from roost.failure import Event, Failure
     from roost.hearing import Unheard
+    from roost.looking import Doing
     from roost.runtime import Runtime
     from roost.shape import Shape
 
-__all__ = ["ENDED", "OwnedMesh", "noted"]
+__all__ = ["ENDED", "NOTHING", "OwnedMesh", "noted"]
 
 V = TypeVar("V")
 
@@ -31,7 +32,7 @@ ENDED = ("failed", "stopped")
 
 
 # What most meshes have to say of their ranks, and the states of a mesh of one rank: shared by all.
-_NOTHING: Mapping[int, Any] = MappingProxyType({})
+NOTHING: Mapping[int, Any] = MappingProxyType({})
 _ALONE = {state: (state,) for state in ("starting", "up", "restarting", "failed", "stopped")}
 _STARTING = _ALONE["starting"]
 
@@ -67,12 +68,12 @@ class OwnedMesh:
         # By rank, where there is something to say; the last life that was heard of, and the first that counts as up after a
         # restart was asked for. Meshes are many and most are of one actor, of which there is nothing to say: nothing is
         # made before there is.
-        self._incarnations: Mapping[int, int] = _NOTHING
-        self._lives: Mapping[int, int] = _NOTHING
-        self._least: Mapping[int, int] = _NOTHING
-        self.failures: Mapping[int, Failure] = _NOTHING
-        self.reasons: Mapping[int, str] = _NOTHING
-        self.pids: Mapping[int, int] = _NOTHING
+        self._incarnations: Mapping[int, int] = NOTHING
+        self._lives: Mapping[int, int] = NOTHING
+        self._least: Mapping[int, int] = NOTHING
+        self.failures: Mapping[int, Failure] = NOTHING
+        self.reasons: Mapping[int, str] = NOTHING
+        self.pids: Mapping[int, int] = NOTHING
         self.unheard: Sequence[Unheard] = ()
         self.waiters: Sequence[tuple[str, Reply[Any], Shape, Any]] = ()
         self.subscribers: Sequence[EventStream] = ()
@@ -347,7 +348,14 @@ class OwnedMesh:
         reason = (
             "" if state == "up" else self.reasons.get(rank) or (self.mesh_stopped or "" if state == "stopped" else "")
         )
-        return State(state, reason, self.incarnation(rank), self.pid(rank), self.failures.get(rank))  # type: ignore[arg-type]
+        running, queued = ((), 0) if state in ENDED else self._doing_of(rank)
+        return State(
+            state, reason, self.incarnation(rank), self.pid(rank), self.failures.get(rank), running, queued  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def _doing_of(self, _rank: int) -> Doing:
+        """What a rank does, as far as that was seen."""
+        return (), 0
 
     def pid(self, rank: int) -> int | None:
         """The process of a rank, while it has one."""

@@ -64,6 +64,7 @@ class Runtime:
         from roost.calls import Calls
         from roost.elsewhere import Elsewhere
         from roost.hosting import Hosting
+        from roost.looking import Looking
         from roost.workers import Workers
 
         # The ids of what this process defines begin with it.
@@ -96,6 +97,7 @@ class Runtime:
         self.hosting = Hosting(self)
         self.news = News(self)
         self.deadlocks = Deadlocks(self)
+        self.looking = Looking(self)
         self.workers = Workers(self)
         self.owned: dict[int, OwnedMesh] = {}
         self._retired: deque[int] = deque()

@@ -64,6 +64,7 @@ async def _live(spec: dict[str, Any], control: Control, data_fd: int, started_pa
     runtime.members.note_self(spec["mesh_name"], Shape(spec["sizes"]), spec["rank"])
     runtime.open()
     control.watch_loop(runtime.config.stall_s, _STACK_SIGNAL)
+    control.show(runtime.node)
     runtime.node.set_started_page(started_page_fd)
     if spec["setup"] is not None:
         try:

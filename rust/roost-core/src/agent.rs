@@ -40,7 +40,7 @@ pub use self::event::{Input, LaneEnd, Order, Output, Seen, Signal, Source, Token
 use self::proc::{Phase, Proc};
 pub use self::template::TemplateId;
 use self::template::Templates;
-use crate::control::{Bytes, Member, Patience, Status, ToAgent, ToClient};
+use crate::control::{Activity, Bytes, Member, Patience, Status, ToAgent, ToClient};
 use crate::id::{Incarnation, MeshId, ProcId};
 use crate::limits::{ASK_WARNING_NS, RECORDED_BYTES_MAX};
 
@@ -204,6 +204,8 @@ impl Agent {
             ToAgent::SegmentAck { to, segment, ok } => {
                 self.send(to, ToClient::SegmentAck { from, segment, ok });
             }
+            ToAgent::Look { to, mesh } => self.look(from, to, mesh),
+            ToAgent::Seen { to, mesh, activities } => self.seen(from, to, mesh, activities),
             ToAgent::Spawn(spawn) => self.spawn(now_ns, from, *spawn),
             ToAgent::Respawn {
                 proc,
@@ -330,6 +332,24 @@ impl Agent {
         {
             self.tell(proc.owner, id, status);
         }
+    }
+
+    /// Somebody wants to know what actors do. Those of the driver are only seen by the driver itself.
+    fn look(&mut self, from: ProcId, to: ProcId, mesh: MeshId) {
+        if to != self.driver && self.hears(to) {
+            self.send(to, ToClient::Look { from, mesh });
+        } else {
+            self.seen(to, from, mesh, Vec::new());
+        }
+    }
+
+    fn seen(&mut self, from: ProcId, to: ProcId, mesh: MeshId, activities: Vec<Activity>) {
+        let seen = ToClient::Seen {
+            from,
+            mesh,
+            activities,
+        };
+        self.send(to, seen);
     }
 
     /// Do what its time has come for.

@@ -126,6 +126,17 @@ pub struct Patience {
     pub sigterm_ns: u64,
 }
 
+/// What one actor does now; those that do nothing are not named.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Activity {
+    /// Its slot in its proc.
+    pub slot: u32,
+    /// Messages in its mailbox.
+    pub queued: u32,
+    /// The endpoints that run, each with the time on `CLOCK_MONOTONIC` at which it left the mailbox.
+    pub running: Vec<(String, u64)>,
+}
+
 /// From a proc, or the driver, to the agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum ToAgent {
@@ -136,15 +147,6 @@ pub enum ToAgent {
         /// What it raised.
         reason: String,
     },
-    /// The sender's event loop has not moved for as long as may be.
-    Stalled {
-        /// What is the matter, for people.
-        reason: String,
-        /// Where its threads are, as its interpreter tells it; empty where it cannot.
-        stack: String,
-    },
-    /// The sender's event loop moves again.
-    Resumed,
     /// The sender wants a data lane to this proc.
     Connect {
         /// The proc to talk to.
@@ -227,6 +229,31 @@ pub enum ToAgent {
         /// Why, for the failure.
         reason: Option<String>,
     },
+    /// The sender's event loop has not moved for as long as may be.
+    Stalled {
+        /// What is the matter, for people.
+        reason: String,
+        /// Where its threads are, as its interpreter tells it; empty where it cannot.
+        stack: String,
+    },
+    /// The sender's event loop moves again.
+    Resumed,
+    /// What do the actors of this mesh do?
+    Look {
+        /// The proc that they live in.
+        to: ProcId,
+        /// Their mesh.
+        mesh: MeshId,
+    },
+    /// The answer to [`ToClient::Look`].
+    Seen {
+        /// The proc that asked.
+        to: ProcId,
+        /// The mesh.
+        mesh: MeshId,
+        /// Its actors that do something.
+        activities: Vec<Activity>,
+    },
 }
 
 /// Where a proc stands, as its host's agent tells it.
@@ -246,15 +273,6 @@ pub enum Status {
         /// When it started and was ready.
         times: Times,
     },
-    /// It lives, but its event loop does not move. Told to the owner alone, as what follows.
-    Stalled {
-        /// What is the matter, for people.
-        reason: String,
-        /// Where its threads are; empty where that cannot be had.
-        stack: String,
-    },
-    /// Its event loop moves again.
-    Resumed,
     /// This incarnation ended, and the next is to come.
     Dead {
         /// How.
@@ -281,6 +299,15 @@ pub enum Status {
     },
     /// Its process is gone, with its memory: told to the owner after [`Status::Failed`] or [`Status::Stopped`].
     Gone,
+    /// It lives, but its event loop does not move. Told to the owner alone, as what follows.
+    Stalled {
+        /// What is the matter, for people.
+        reason: String,
+        /// Where its threads are; empty where that cannot be had.
+        stack: String,
+    },
+    /// Its event loop moves again.
+    Resumed,
 }
 
 /// One change of one proc.
@@ -358,6 +385,22 @@ pub enum ToClient {
         proc: ProcId,
         /// The incarnation that is to start.
         incarnation: Incarnation,
+    },
+    /// What do the actors of this mesh do? The control thread answers.
+    Look {
+        /// The proc that asks.
+        from: ProcId,
+        /// Their mesh.
+        mesh: MeshId,
+    },
+    /// The answer to a look at actors of that proc.
+    Seen {
+        /// The proc that they live in.
+        from: ProcId,
+        /// The mesh.
+        mesh: MeshId,
+        /// Its actors that do something.
+        activities: Vec<Activity>,
     },
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use pyo3::{PyTraverseError, PyVisit};
+use roost_core::control::Activity;
 use roost_core::credit::{Amount, ReceiveWindow};
 use roost_core::wire::Cancel;
 
@@ -259,6 +260,23 @@ impl Cell {
         Some(state.running.swap_remove(at))
     }
 
+    /// What it does now; None when that is nothing.
+    pub(crate) fn activity(&self) -> Option<Activity> {
+        let state = self.state();
+        if state.running.is_empty() && state.mailbox.is_empty() {
+            return None;
+        }
+        let running = state.running.iter().map(|message| {
+            let message = message.get();
+            (message.mail.name_text(), message.started_ns)
+        });
+        Some(Activity {
+            slot: self.slot,
+            queued: u32::try_from(state.mailbox.len()).unwrap_or(u32::MAX),
+            running: running.collect(),
+        })
+    }
+
     pub(crate) fn runner(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         self.state().runner.as_ref().map(|runner| runner.clone_ref(py))
     }
@@ -382,28 +400,6 @@ impl Cell {
         };
         drop(runner);
         running
-    }
-
-    /// The endpoints that run, and how many messages wait.
-    fn busy(&self, py: Python<'_>) -> (Vec<String>, usize) {
-        let (running, queued) = {
-            let state = self.state();
-            (
-                state
-                    .running
-                    .iter()
-                    .map(|message| message.clone_ref(py))
-                    .collect::<Vec<_>>(),
-                state.mailbox.len(),
-            )
-        };
-        (
-            running
-                .iter()
-                .map(|message| message.get().mail.name_text())
-                .collect(),
-            queued,
-        )
     }
 }
 

@@ -71,6 +71,16 @@ fn monotonic_ns() -> i64 {
         .saturating_add(now.tv_nsec)
 }
 
+/// The same within some milliseconds, for a quarter of the price.
+fn about_now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+    let nanoseconds = now
+        .tv_sec
+        .saturating_mul(1_000_000_000)
+        .saturating_add(now.tv_nsec);
+    u64::try_from(nanoseconds).unwrap_or(0)
+}
+
 /// The error of a verb whose message found no room.
 fn queue_full() -> PyErr {
     Python::attach(|py| {

@@ -120,6 +120,8 @@ struct Below {
 pub struct Message {
     pub(crate) mail: Mail,
     pub(crate) cell: Py<Cell>,
+    /// When it left the mailbox, on `CLOCK_MONOTONIC`.
+    pub(crate) started_ns: u64,
     answered: AtomicBool,
     cancelled: AtomicBool,
     /// The arguments were unpickled: an error from now on is the endpoint's own.
@@ -135,6 +137,7 @@ impl Message {
         Self {
             mail,
             cell,
+            started_ns: crate::about_now_ns(),
             answered: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
             loaded: AtomicBool::new(false),

@@ -26,6 +26,7 @@ use super::host::{Basis, Host};
 use super::log::Log;
 use super::shared::{Command, Ends, Notice, Shared};
 use super::{descendants, memory, notice, socket, tombstone};
+use crate::node::Node;
 
 /// How long a proc waits at most for its control thread to tell that it is up.
 const UP_WAIT: Duration = Duration::from_secs(10);
@@ -326,6 +327,20 @@ impl Control {
             to: proc_id(to_proc)?,
             segment: segment_id,
             ok,
+        })
+    }
+
+    /// Have the control thread answer for the actors of this process, also while Python's loop stands still.
+    fn show(&self, node: &Bound<'_, Node>) -> PyResult<()> {
+        self.check_process()?;
+        self.command(Command::Show(node.get().board()))
+    }
+
+    /// Ask what the actors of a mesh in a proc do: "seen" tells.
+    fn look(&self, proc: u64, mesh: u64) -> PyResult<()> {
+        self.say(ToAgent::Look {
+            to: proc_id(proc)?,
+            mesh: mesh_id(mesh)?,
         })
     }
 

@@ -18,6 +18,7 @@ use super::door::{Door, Order};
 use super::lane::{Arrived, Lane, LaneError};
 use super::socket::{Blocked, IN_FLIGHT_RETRY_NS, room};
 use super::stall::Stall;
+use crate::node::Board;
 
 const CONTROL: u64 = 1;
 const DRIVER: u64 = 2;
@@ -38,6 +39,8 @@ pub(super) struct Client {
     /// Where the interpreter writes its stacks, until Python has its loop watched.
     stacks: Option<OwnedFd>,
     stall: Option<Stall>,
+    /// The actors of this process.
+    board: Option<Board>,
 }
 
 /// Why the thread ends.
@@ -82,6 +85,7 @@ impl Client {
             mark,
             stacks: Some(stacks),
             stall: None,
+            board: None,
         }
     }
 
@@ -212,6 +216,15 @@ impl Client {
                     None,
                 );
             }
+            (ToClient::Look { from, mesh }, _) => {
+                let look = |board: &Board| board.look(*mesh);
+                let seen = ToAgent::Seen {
+                    to: *from,
+                    mesh: *mesh,
+                    activities: self.board.as_ref().map(look).unwrap_or_default(),
+                };
+                self.send(&seen, None);
+            }
             _ => self.door.push(message, descriptor),
         }
     }
@@ -230,6 +243,7 @@ impl Client {
                         self.stall = Some(Stall::new(after_ns, signal, stacks));
                     }
                 }
+                Order::Show(board) => self.board = Some(board),
                 Order::Close { .. } => return Some(End::Closed),
             }
         }

@@ -8,6 +8,7 @@ use roost_core::control::{ToAgent, ToClient};
 
 use super::shared::{Command, Ends, Notice, Shared};
 use super::socket::{self, Blocked};
+use crate::node::Board;
 
 #[derive(Debug)]
 pub(super) struct Door {
@@ -80,6 +81,7 @@ impl Door {
                 Command::Message(message) => (Order::Message(message), None),
                 Command::WithDescriptor(message) => (Order::Message(message), self.take_descriptor()),
                 Command::Watch { after_ns, signal } => (Order::Watch { after_ns, signal }, None),
+                Command::Show(board) => (Order::Show(board), None),
                 Command::Close { until_ns } => (Order::Close { until_ns }, None),
             })
             .collect()
@@ -118,5 +120,6 @@ impl Door {
 pub(super) enum Order {
     Message(ToAgent),
     Watch { after_ns: u64, signal: i32 },
+    Show(Board),
     Close { until_ns: u64 },
 }

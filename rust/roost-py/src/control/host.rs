@@ -276,7 +276,7 @@ impl Host {
                     });
                 }
                 // The driver is nobody's proc: whoever asks it something sees by itself that it does not answer.
-                Order::Watch { .. } => {}
+                Order::Watch { .. } | Order::Show(_) => {}
                 Order::Close { until_ns } => {
                     self.close_until_ns = Some(until_ns);
                     self.inputs.push_back(Input::Close);

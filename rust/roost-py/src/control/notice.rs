@@ -7,6 +7,7 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use roost_core::control::{Death, DeathKind, Exit, Member, Status, Times, ToClient};
 
 use super::clock::{now_ns, wall_ns};
+use crate::node::plain;
 
 /// One notice as a tuple. `descriptor` becomes Python's, which has to close it.
 pub(super) fn tuple(
@@ -31,6 +32,13 @@ pub(super) fn tuple(
         ToClient::SegmentAck { from, segment, ok } => {
             ("segment_ack", from.get(), segment, ok).into_pyobject(py)
         }
+        // The control thread answers it; a driver is not asked.
+        ToClient::Look { from, mesh } => ("look", from.get(), mesh.get()).into_pyobject(py),
+        ToClient::Seen {
+            from,
+            mesh,
+            activities,
+        } => ("seen", from.get(), mesh.get(), plain(activities)).into_pyobject(py),
         ToClient::Stop { reason, deadline_ns } => ("stop", reason, seconds(deadline_ns)).into_pyobject(py),
         ToClient::Warning { text } => ("warning", text).into_pyobject(py),
         ToClient::Ask { proc, incarnation } => ("ask", proc.get(), incarnation.0).into_pyobject(py),

@@ -11,6 +11,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use super::socket;
+use crate::node::Board;
 
 /// Commands that wait for the control thread. It takes them at once; so many only wait when it is stuck.
 const COMMANDS_MAX: usize = 1 << 16;
@@ -26,6 +27,8 @@ pub(super) enum Command {
         after_ns: u64,
         signal: i32,
     },
+    /// Where the actors of this process are to be seen.
+    Show(Board),
     /// End everything, until then at the latest.
     Close {
         until_ns: u64,

@@ -13,6 +13,7 @@ use roost_core::credit::Amount;
 use roost_core::id::{Incarnation, JobId};
 use roost_core::wire::{Hello, Version};
 
+use super::looking::{Plain, plain};
 use super::losing::{Death, Lost};
 use super::working::Work;
 use super::{Node, State, Workplace, answering, connecting, hosting, ports, sending, working};
@@ -80,7 +81,7 @@ impl Node {
             room: Vec::new(),
         };
         Ok(Self {
-            state: Mutex::new(state),
+            state: Arc::new(Mutex::new(state)),
             hooks: OnceLock::new(),
             thread: OnceLock::new(),
             forked: AtomicBool::new(false),
@@ -227,6 +228,11 @@ impl Node {
             .values()
             .filter(|pending| pending.on(proc).is_some())
             .count()
+    }
+
+    /// What the actors of a mesh do, those that do something.
+    fn look(&self, mesh: u64) -> Vec<Plain> {
+        plain(self.lock().activities(mesh))
     }
 
     /// These ranks of a call were answered here, since their procs are gone.

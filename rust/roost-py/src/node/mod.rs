@@ -14,6 +14,7 @@
 //! | `cancelling` | calls that are given up |
 //! | `losing` | what a proc's death leaves |
 //! | `hosting` | the actors of this process |
+//! | `looking` | what they do, for the control thread |
 //! | `working` | which of them have something to do, and the workers that do it |
 //! | `ports` | values outside calls |
 //! | `unsendable` | what is too large for a frame and cannot travel by shared memory |
@@ -24,6 +25,7 @@ mod cancelling;
 mod class;
 mod connecting;
 mod hosting;
+mod looking;
 mod losing;
 mod ports;
 mod receiving;
@@ -45,6 +47,7 @@ use roost_core::wire::Hello;
 
 pub(crate) use self::action::Action;
 use self::hosting::Hosted;
+pub(crate) use self::looking::{Board, plain};
 pub(crate) use self::working::Workplace;
 use crate::endpoints::Endpoints;
 use crate::hooks::Hooks;
@@ -59,7 +62,7 @@ use crate::segment::SegmentMap;
 /// The data lane of this process.
 #[pyclass(frozen, module = "roost._roost")]
 pub struct Node {
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Arc<Mutex<State>>,
     hooks: OnceLock<Hooks>,
     thread: OnceLock<ThreadId>,
     /// Set in a forked child: the sockets belong to the parent.

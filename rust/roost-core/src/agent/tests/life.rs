@@ -69,6 +69,44 @@ fn only_its_owner_hears_whether_one_that_lives_gets_on() {
 }
 
 #[test]
+fn a_look_at_actors_goes_to_their_proc_and_back_and_one_that_is_gone_shows_nothing() {
+    let mut rig = Rig::with(spawn(&[1, 2]));
+    let look = |to| ToAgent::Look {
+        to: proc(to),
+        mesh: mesh(9),
+    };
+    let seen = |from, activities| ToClient::Seen {
+        from: proc(from),
+        mesh: mesh(9),
+        activities,
+    };
+    rig.say(1, look(2));
+    let asked = ToClient::Look {
+        from: proc(1),
+        mesh: mesh(9),
+    };
+    assert_eq!(rig.notices(2), [asked]);
+    let activities = vec![Activity {
+        slot: 3,
+        queued: 2,
+        running: vec![("step".to_owned(), 77)],
+    }];
+    rig.say(
+        2,
+        ToAgent::Seen {
+            to: proc(1),
+            mesh: mesh(9),
+            activities: activities.clone(),
+        },
+    );
+    assert_eq!(rig.notices(1), [seen(2, activities)]);
+    rig.crash(2, 0);
+    rig.notices(1);
+    rig.say(1, look(2));
+    assert_eq!(rig.notices(1), [seen(2, Vec::new())]);
+}
+
+#[test]
 fn without_a_policy_a_crash_is_a_failure() {
     let mut rig = Rig::with(spawn(&[1, 2]));
     rig.crash(1, 0);
