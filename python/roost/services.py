@@ -187,26 +187,28 @@ class Services:
 
     async def find(self, name: str, actor: type, request: Request | None, *, until_up: bool) -> ActorMesh:
         """The service of this name; spawned when there is none and it is asked for."""
-        service = self._known.get(name)
-        while service is not None and service.leaving is not None and request is not None:
-            # What it used is not free yet.
-            await asyncio.shield(service.leaving)
+        while True:
             service = self._known.get(name)
-        if service is None or service.leaving is not None:
-            if request is None:
-                raise self._unknown(name)
-            service = self._known[name] = self._spawn(name, actor, request)
-        elif service.actor is not actor:
-            raise ServiceExistsError(
-                f"the service {name!r} is a {_name_of(service.actor)}, not a {_name_of(actor)}: ask for it by its own class, "
-                f"or give yours another name"
-            )
-        if until_up or service.has_ended:
+            if service is None or service.leaving is not None:
+                if request is None:
+                    raise self._unknown(name)
+                if service is not None and service.leaving is not None:
+                    # What it used is not free yet.
+                    await asyncio.shield(service.leaving)
+                    continue
+                service = self._known[name] = self._spawn(name, actor, request)
+            elif service.actor is not actor:
+                raise ServiceExistsError(
+                    f"the service {name!r} is a {_name_of(service.actor)}, not a {_name_of(actor)}: ask for it by its own "
+                    f"class, or give yours another name"
+                )
+            if not until_up and not service.has_ended:
+                return service.mesh
             try:
-                await self._desk.until(service.actors.ready(service.mesh))
+                return await self._desk.until(service.actors.ready(service.mesh))
             except (ActorDied, MeshError) as error:
-                raise service.death(error) from error.__cause__
-        return service.mesh
+                if service.leaving is None:
+                    raise service.death(error) from error.__cause__
 
     def _spawn(self, name: str, actor: type, request: Request) -> _Service:
         runtime = self._runtime
@@ -235,10 +237,10 @@ class Services:
         await asyncio.shield(service.leaving)
 
     async def _leave(self, name: str, service: _Service) -> None:
-        service.hear()
         try:
             await service.whole.stop(service.whole.whole, f"service {name} was removed")
         finally:
+            service.hear()
             del self._known[name]
 
     def _unknown(self, name: str) -> LookupError:

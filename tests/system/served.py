@@ -1,11 +1,13 @@
 """Services, and actors that ask for them. Imported by procs: no pytest here."""
 
 import asyncio
+import fcntl
 import os
+import random
 import signal
 
 import roost
-from roost import Actor, Restart, context, endpoint, handle, process, this_host
+from roost import Actor, ActorDied, Restart, context, endpoint, handle, process, this_host
 
 
 class Store(Actor):
@@ -54,6 +56,22 @@ class Broken(Actor):
     @endpoint
     async def echo(self, value):
         return value
+
+
+class Alone(Actor):
+    """Fails where another one lives."""
+
+    def __init__(self, path):
+        self.file = open(path, "w")  # noqa: SIM115 - it is locked as long as this actor lives
+        fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    @endpoint
+    async def pid(self):
+        return os.getpid()
+
+    @endpoint
+    async def kill(self):
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Slow(Actor):
@@ -123,6 +141,24 @@ class Asker(Actor):
     @endpoint
     async def remove(self, name):
         await roost.remove(name)
+
+    @endpoint(concurrent=True)
+    async def jostle(self, name, path, seed, turns):
+        """Ask for it, use it, kill it and remove it, by chance; gives what went wrong, each kind once."""
+        chance, seen = random.Random(seed), set()
+        for _ in range(turns):
+            what = chance.random()
+            try:
+                if what < 0.3:
+                    await roost.remove(name)
+                elif what < 0.4:
+                    await roost.lookup(name, Alone)
+                else:
+                    alone = await roost.get_or_spawn(name, Alone, path)
+                    await (alone.pid if what < 0.8 else alone.kill).call_one()
+            except (ActorDied, LookupError) as error:
+                seen.add("two at once" if "BlockingIOError" in str(error) else type(error).__name__)
+        return seen
 
     @endpoint
     async def local_class(self, name):

@@ -5,10 +5,11 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from loops import handled, on_a_loop, process_state, until
+from loops import handled, on_a_loop, process_state, until, wait_until_gone
 from served import Asker, Broken, First, Leaver, OtherStore, Second, Slow, Store, waiting_at_the_desk
 from working import Gate, forget_gates, heard, let_go
 
@@ -53,6 +54,18 @@ async def test_of_many_that_race_from_many_procs_one_wins_and_no_other_construct
             assert sorted(values) == [turn + 1 + number for number in range(len(askers))]
             assert len(set(stores)) == 1
         assert constructed(file) == ["0", "1", "2", "3", "4"]
+
+
+@on_a_loop
+async def test_never_two_live_however_many_ask_kill_and_remove_at_once(file):
+    async with this_host().spawn_procs({"procs": 3}) as procs:
+        askers = procs.options(per_proc={"askers": 4}).spawn("askers", Asker)
+        seen = await askers.jostle.call("alone", file, roost.each(range(len(askers))), 10)
+        assert set().union(*seen) <= {"ActorDied", "StoppedError", "LookupError"}
+        assert waiting_at_the_desk() == {}
+        # One that was killed last has nobody else who hears of it.
+        with suppress(LookupError):
+            await roost.remove("alone")
 
 
 @on_a_loop
@@ -240,6 +253,22 @@ async def test_remove_stops_a_live_one_and_leaves_nothing_of_it(file):
         await roost.lookup("store", Store)
 
 
+def test_the_failure_of_one_that_is_removed_has_been_seen_to():
+    async def main():
+        for known in (False, True):
+            store = await roost.get_or_spawn("store", Store)
+            pid = await store.pid.call_one()
+            removing = None if known else roost.remove("store")
+            os.kill(pid, signal.SIGKILL)
+            # Without a turn of the loop, in which the driver would hear of it.
+            wait_until_gone(pid)
+            if removing is None:
+                await store.wait()
+            await (removing or roost.remove("store"))
+
+    roost.run(main())
+
+
 @on_a_loop
 async def test_who_asks_while_it_is_removed_gets_the_new_one(file):
     await roost.get_or_spawn("store", Store, file, 1)
@@ -253,6 +282,20 @@ async def test_who_asks_while_it_is_removed_gets_the_new_one(file):
     assert len(set(stores)) == 1
     assert await stores[0].add.call_one(1) == 3
     assert constructed(file) == ["1", "2"]
+
+
+@on_a_loop
+async def test_who_waits_for_one_that_is_removed_before_it_is_up_gets_the_next():
+    forget_gates()
+    gate = this_proc().spawn("gate", Gate)
+    asked, looked = roost.get_or_spawn("slow", Slow, gate), roost.lookup("slow", Slow)
+    await heard("slow starts")
+    again = roost.get_or_spawn("slow", Slow, gate, "again")
+    await roost.remove("slow")
+    with pytest.raises(LookupError, match="no service 'slow'"):
+        await looked
+    let_go("slow", "again")
+    assert await asked == await again == await roost.lookup("slow", Slow)
 
 
 @on_a_loop
