@@ -49,8 +49,6 @@ def main() -> None:
     die_with_parent(True)
     count_threads_at_forks()
     adopt_orphans()
-    # The objects of the imports stay for good: looking through them is wasted, and would copy pages in the children.
-    gc.disable()
     sock = socket.socket(fileno=os.dup(0))
     sock.setblocking(True)
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -73,6 +71,8 @@ def main() -> None:
         os._exit(1)
     except _ThreadsError as error:
         refusal = str(error)
+    # What was imported stays for good: looking through it is wasted, and would copy pages in the children. For the same
+    # reason there has been no collection since the interpreter began, nor will there be one here.
     gc.freeze()
     die_with_parent(False)
     template.answer(b"T" if refusal else b"R", 0, 0, 0, text=refusal or "")

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from roost import config as _config
 from roost import process
 from roost._roost import Control
-from roost.hearing import left_unheard
 from roost.ids import new_id
-from roost.runtime import Runtime
+from roost.process import left_unheard
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
+
+    from roost.runtime import Runtime
 
 __all__ = ["start"]
 
@@ -26,13 +27,17 @@ __all__ = ["start"]
 _UNHEARD_EXIT_STATUS = 70
 
 
-def start() -> Runtime:
-    """Start as the driver: on the running loop, or on one in a thread of our own."""
+def start(preload: Sequence[str] | None) -> Runtime:
+    """Start as the driver: on the running loop, or on one in a thread of our own.
+
+    Args:
+        preload: see `process.current`.
+    """
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
-        return _start_in_background()
-    runtime = _driver(loop)
+        return _start_in_background(preload)
+    runtime = _driver(loop, preload)
     runtime.guard = _watch_loop_end(runtime)
     # Its first step waits for nothing; a task for it might be cancelled before it had its turn.
     with suppress(StopIteration):
@@ -40,7 +45,7 @@ def start() -> Runtime:
     return runtime
 
 
-def _driver(loop: asyncio.AbstractEventLoop) -> Runtime:
+def _driver(loop: asyncio.AbstractEventLoop, preload: Sequence[str] | None) -> Runtime:
     job, proc = os.urandom(16), new_id()
     config = _config.current()
     control = Control.start_agent(
@@ -48,6 +53,13 @@ def _driver(loop: asyncio.AbstractEventLoop) -> Runtime:
         proc,
         {name: getattr(config, name) for name in ("grace_s", "sigterm_s", "start_timeout_s", "stall_s")},
     )
+    if preload is not None:
+        # What is no name of a module is refused when the procs are asked for.
+        with suppress(TypeError):
+            control.prepare((list(preload), list(sys.path), dict(os.environ)))
+    # Much is imported with it: by then the template does the same.
+    from roost.runtime import Runtime
+
     runtime = Runtime(
         job=job, proc=proc, incarnation=0, name="driver", owner=proc, driver=proc, control=control, loop=loop
     )
@@ -64,13 +76,13 @@ async def _watch_loop_end(runtime: Runtime) -> AsyncGenerator[None, None]:
         await runtime.shut_down("the event loop ended")
 
 
-def _start_in_background() -> Runtime:
+def _start_in_background(preload: Sequence[str] | None) -> Runtime:
     """A plain script: a thread of ours drives the loop."""
     started: list[Runtime | BaseException] = []
     ready = threading.Event()
 
     async def live() -> None:
-        runtime = _driver(asyncio.get_running_loop())
+        runtime = _driver(asyncio.get_running_loop(), preload)
         ended = runtime.stopping = asyncio.Event()
         started.append(runtime)
         ready.set()

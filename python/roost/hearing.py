@@ -22,12 +22,9 @@ if TYPE_CHECKING:
     from roost.runner import Runner
     from roost.runtime import Runtime
 
-__all__ = ["Hearing", "Unheard", "failures_in", "left_unheard", "raise_unheard"]
+__all__ = ["Hearing", "Unheard", "failures_in", "raise_unheard"]
 
 _logger = logging.getLogger("roost")
-
-# What nobody had heard of when its job ended: the process ends with a status of its own.
-left_unheard: list[Exception] = []
 
 # Failures that are remembered, so that all who hear of one get the same object.
 _FAILURES_MAX = 10_000

@@ -304,6 +304,8 @@ class HostMesh:
 
     def spawn_procs(self, per_host: Mapping[str, int] | None = None, **options: Unpack[_ProcOptions]) -> ProcMesh:
         """Processes on each host; returns at once. See `roost.spawning.spawn_procs` for the options."""
+        # First of all: the template imports while this process does.
+        runtime = process.current(options.get("preload", ()))
         from roost.spawning import spawn_procs
 
-        return spawn_procs(process.current(), per_host, **options)
+        return spawn_procs(runtime, per_host, **options)

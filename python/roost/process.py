@@ -10,9 +10,14 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from roost.runtime import Runtime
 
-__all__ = ["current", "install", "running"]
+__all__ = ["current", "install", "left_unheard", "running"]
+
+# What nobody had heard of when its job ended: the process ends with a status of its own.
+left_unheard: list[Exception] = []
 
 _current: Runtime | None = None
 
@@ -28,8 +33,12 @@ def install(runtime: Runtime | None) -> None:
     _current = runtime
 
 
-def current() -> Runtime:
-    """The runtime of this process; started at first use."""
+def current(preload: Sequence[str] | None = None) -> Runtime:
+    """The runtime of this process; started at first use.
+
+    Args:
+        preload: what procs that are about to be spawned preload; None when there are none.
+    """
     runtime = _current
     if runtime is not None:
         if os.getpid() != runtime.pid:
@@ -39,7 +48,7 @@ def current() -> Runtime:
         runtime.close()
     from roost.driving import start
 
-    return start()
+    return start(preload)
 
 
 def _checked(runtime: Runtime) -> Runtime:

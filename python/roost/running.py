@@ -91,7 +91,7 @@ def run(
 
 
 async def _whole(main: Coroutine[Any, Any, T], supervise: Callable[[Failure], Awaitable[bool]] | None) -> T:
-    from roost.hearing import left_unheard, raise_unheard  # with the runtime, which starts here
+    from roost.hearing import raise_unheard  # with the runtime, which starts here
 
     runtime = process.current()
     runtime.root_supervise = supervise
@@ -110,10 +110,10 @@ async def _whole(main: Coroutine[Any, Any, T], supervise: Callable[[Failure], Aw
         result = await main
     except BaseException as raised:  # noqa: BLE001 - it is raised again when everything has stopped
         error = raised
-    before = len(left_unheard)
+    before = len(process.left_unheard)
     await runtime.shut_down("the program ended")
-    unheard = left_unheard[before:]
-    del left_unheard[before:]
+    unheard = process.left_unheard[before:]
+    del process.left_unheard[before:]
     if terminated and isinstance(error, asyncio.CancelledError):
         error = SystemExit(128 + signal.SIGTERM)
     raise_unheard(error, unheard, "the program")

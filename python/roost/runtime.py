@@ -17,7 +17,7 @@ from roost._roost import Node
 from roost.context import handling
 from roost.dead_letters import DeadLetters, Job
 from roost.deadlocks import Deadlocks
-from roost.hearing import Hearing, left_unheard
+from roost.hearing import Hearing
 from roost.lane import Lent
 from roost.membership import Members
 from roost.news import News
@@ -223,7 +223,7 @@ class Runtime:
         if self.closed:
             return
         self.closed = True
-        left_unheard.extend(self.hearing.take_unheard())
+        process.left_unheard.extend(self.hearing.take_unheard())
         if not self.loop.is_closed():
             self.loop.remove_reader(self.control.fd)
             self.node.close()

@@ -207,6 +207,7 @@ impl Agent {
             ToAgent::Look { to, mesh } => self.look(from, to, mesh),
             ToAgent::Seen { to, mesh, activities } => self.seen(from, to, mesh, activities),
             ToAgent::Spawn(spawn) => self.spawn(now_ns, from, *spawn),
+            ToAgent::Prepare { template, environ } => self.prepare(template, &environ),
             ToAgent::Respawn {
                 proc,
                 incarnation,

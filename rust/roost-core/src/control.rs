@@ -254,6 +254,13 @@ pub enum ToAgent {
         /// Its actors that do something.
         activities: Vec<Activity>,
     },
+    /// Start this template, where it does not run yet: procs of it will follow.
+    Prepare {
+        /// Which.
+        template: TemplateKey,
+        /// The environment that it is started with.
+        environ: Environ,
+    },
 }
 
 /// Where a proc stands, as its host's agent tells it.

@@ -95,6 +95,17 @@ impl Template {
 }
 
 impl Agent {
+    /// A template will be wanted: it may as well import already.
+    pub(super) fn prepare(&mut self, key: TemplateKey, environ: &Environ) {
+        if self.closed {
+            return;
+        }
+        let id = self.templates.wanted(key, environ);
+        if let Err(start) = self.templates.room(id) {
+            self.outputs.push_back(start);
+        }
+    }
+
     pub(super) fn template_ready(&mut self, id: TemplateId) {
         self.template_serves(id, true);
     }

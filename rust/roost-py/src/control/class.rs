@@ -137,6 +137,15 @@ impl Control {
         Ok(list)
     }
 
+    /// Have a template import what procs will need, while this process still makes up its mind.
+    fn prepare(&self, template: TemplateTuple<'_>) -> PyResult<()> {
+        let (preload, sys_path, variables) = template;
+        self.say(ToAgent::Prepare {
+            template: TemplateKey { preload, sys_path },
+            environ: environ(&variables)?,
+        })
+    }
+
     /// Start the procs of one mesh.
     #[pyo3(signature = (mesh, name, ranks, template, policy, owner, logs, ask = false))]
     fn spawn_procs(

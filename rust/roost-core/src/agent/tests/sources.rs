@@ -33,6 +33,26 @@ fn procs_wait_for_their_template_which_starts_once() {
 }
 
 #[test]
+fn a_template_that_was_prepared_is_the_one_that_procs_wait_for() {
+    let mut rig = Rig::with_templates();
+    let wanted = warm(&[1]);
+    let prepare = ToAgent::Prepare {
+        template: wanted.template.clone().expect("it is warm"),
+        environ: Vec::new(),
+    };
+    rig.say(DRIVER, prepare.clone());
+    rig.say(DRIVER, ToAgent::Spawn(Box::new(wanted)));
+    rig.say(DRIVER, prepare);
+    let starts = rig.take();
+    let starts = starts
+        .iter()
+        .filter(|output| matches!(output, Output::StartTemplate { .. }));
+    assert_eq!(starts.count(), 1);
+    rig.input(Input::TemplateReady(TEMPLATE));
+    assert_eq!(rig.launches(), [(1, 0)]);
+}
+
+#[test]
 fn a_template_has_a_bounded_number_of_requests_in_its_hands() {
     let numbers: Vec<u64> = (1..=TEMPLATE_REQUESTS_MAX as u64 + 2).collect();
     let mut rig = Rig::with_templates();

@@ -291,7 +291,7 @@ impl Host {
     pub(super) fn bootstrap(&self, module: &str) -> String {
         let path = python_string(&self.config.package_path);
         format!(
-            "import sys; sys.path[:1] == [''] and sys.path.pop(0); sys.path.append({path}); \
+            "import gc, sys; gc.disable(); sys.path[:1] == [''] and sys.path.pop(0); sys.path.append({path}); \
              from roost.{module} import main; main()"
         )
     }
