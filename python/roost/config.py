@@ -33,7 +33,7 @@ class Config(Frozen, kw_only=True):
     queue_messages_max: int = 65_536
     """Messages that wait at a sender for one peer: a window of 10,000 calls must run, a runaway loop must not."""
     queue_warning_s: float = 10.0
-    """How long a queue stays full before a warning is logged: longer than a slow step, shorter than a coffee."""
+    """How long a queue is full, or a message waits for a busy actor, before that is told: longer than a slow step."""
     port_messages_max: int = 64
     """Values that wait in a channel unless its own limit says otherwise: back-pressure comes early."""
     segment_bytes_min: int = _MIB

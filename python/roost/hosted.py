@@ -307,6 +307,10 @@ class HostedMesh:
         """An actor said whether it is healthy."""
         self._tell("probed", runner, wrong)
 
+    def waiting(self, slot: int, reason: str) -> None:
+        """A message waits long for an actor."""
+        self._say("waiting", self.first + slot, reason, None)
+
     async def stop(self, reason: str) -> None:
         """Stop every actor, and wait for their ends."""
         for slot in range(len(self.cells)):

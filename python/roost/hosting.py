@@ -49,6 +49,7 @@ class Hosting:
                 self._refuse(made, error)
             return
         self._runtime.members.note_procs(plan.on)
+        self._runtime.queues.begin()
         for made in meshes:
             # One that is here came with this incarnation's start already.
             if made.mesh not in self.meshes:
@@ -103,6 +104,12 @@ class Hosting:
         if hosted is not None:
             for runner in hosted.runners(ranks):
                 runner.fail(UnhealthyError(payload.decode()), "its probe")
+
+    def owner_ended(self, proc: int) -> None:
+        """Actors have ended with their process, and so does what they owned here."""
+        for hosted in list(self.meshes.values()):
+            if hosted.owner == proc and not hosted.is_over:
+                hosted.stop_slots(range(len(hosted.cells)), "its owner ended with its process")
 
     def all_ended(self, hosted: HostedMesh) -> None:
         """Every actor of a mesh has ended here; its cells stay a while, so that late messages are answered at once."""

@@ -204,6 +204,7 @@ class Members:
                 del self.gone[next(iter(self.gone))]
             self._lose(proc, incarnation, details.get("started"), failure, again=down, gone=not down)
             self._tell_tenants(proc, status, failure, down=down)
+            self._runtime.hosting.owner_ended(proc)
         elif status == "starting" and incarnation:
             self.gone.pop(proc, None)
             self._down.pop(proc, None)

@@ -163,6 +163,9 @@ class OwnedActors(OwnedMesh):
         self, pid: int, state: str, rank: int, reason: str, life: int, incarnation: int, packed: bytes | None
     ) -> None:
         """A process says how a rank in it is."""
+        if state == "waiting":
+            self.tell("waiting", rank, reason)
+            return
         if state == "probed":
             if self._prober is not None:
                 self._prober.answered(rank, incarnation, reason)

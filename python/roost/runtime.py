@@ -22,6 +22,7 @@ from roost.lane import Lent
 from roost.membership import Members
 from roost.news import News
 from roost.ports import Ports, Streams
+from roost.queues import Queues
 from roost.sharing import Sharing
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class Runtime:
         self.hosting = Hosting(self)
         self.news = News(self)
         self.deadlocks = Deadlocks(self)
+        self.queues = Queues(self)
         self.looking = Looking(self)
         self.workers = Workers(self)
         self.owned: dict[int, OwnedMesh] = {}

@@ -265,7 +265,7 @@ impl Agent {
             };
             let bytes = proc.recorded.bytes() + start.len() + rest.len();
             if bytes <= RECORDED_BYTES_MAX {
-                proc.recorded.push(mesh, start, rest);
+                proc.recorded.push(mesh, from, start, rest);
                 continue;
             }
             let text = format!(

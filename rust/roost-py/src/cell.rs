@@ -260,6 +260,13 @@ impl Cell {
         Some(state.running.swap_remove(at))
     }
 
+    /// The message that waits longest: a number that no other has as long as it waits, and its endpoint.
+    pub(crate) fn first(&self) -> Option<(u64, String)> {
+        let state = self.state();
+        let mail = state.mailbox.front()?;
+        Some((std::ptr::from_ref::<Mail>(mail).addr() as u64, mail.name_text()))
+    }
+
     /// What it does now; None when that is nothing.
     pub(crate) fn activity(&self) -> Option<Activity> {
         let state = self.state();

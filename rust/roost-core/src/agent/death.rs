@@ -89,6 +89,10 @@ impl Agent {
             }
         }
         self.stop_owned(now_ns, id);
+        // Nor are the actors constructed again that it owned on the procs of others.
+        for proc in self.procs.values_mut() {
+            proc.recorded.forget_of(id);
+        }
     }
 
     fn tell_restart(

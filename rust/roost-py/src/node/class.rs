@@ -13,7 +13,7 @@ use roost_core::credit::Amount;
 use roost_core::id::{Incarnation, JobId};
 use roost_core::wire::{Hello, Version};
 
-use super::looking::{Plain, plain};
+use super::looking::{Plain, Queue, plain};
 use super::losing::{Death, Lost};
 use super::working::Work;
 use super::{Node, State, Workplace, answering, connecting, hosting, ports, sending, working};
@@ -228,6 +228,11 @@ impl Node {
             .values()
             .filter(|pending| pending.on(proc).is_some())
             .count()
+    }
+
+    /// The mailboxes in which something waits.
+    fn queues(&self) -> Vec<Queue> {
+        self.lock().queues()
     }
 
     /// What the actors of a mesh do, those that do something.

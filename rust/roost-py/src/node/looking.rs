@@ -7,9 +7,14 @@ use roost_core::control::Activity;
 use roost_core::id::MeshId;
 
 use super::{Node, State};
+use crate::cell::Cell;
 
 /// An activity as Python gets it: (slot, messages that wait, [(endpoint, when it left the mailbox)]).
 pub(crate) type Plain = (u32, u32, Vec<(String, u64)>);
+
+/// A mailbox in which something waits: (mesh, slot, a number that is the first message's as long as it waits, its endpoint,
+/// messages that wait, [(endpoint that runs, when it left the mailbox)]).
+pub(crate) type Queue = (u64, u32, u64, String, u32, Vec<(String, u64)>);
 
 /// Activities as Python gets them.
 pub(crate) fn plain(activities: Vec<Activity>) -> Vec<Plain> {
@@ -44,6 +49,20 @@ impl Node {
 }
 
 impl State {
+    pub(super) fn queues(&self) -> Vec<Queue> {
+        let cells = self.meshes.values().flat_map(|hosted| &hosted.cells);
+        let queue = |cell: &Cell| {
+            let (first, name) = cell.first()?;
+            let Activity {
+                slot,
+                queued,
+                running,
+            } = cell.activity()?;
+            Some((cell.mesh, slot, first, name, queued, running))
+        };
+        cells.filter_map(|cell| queue(cell.get())).collect()
+    }
+
     pub(super) fn activities(&self, mesh: u64) -> Vec<Activity> {
         let cells = self.meshes.get(&mesh).map_or(&[][..], |hosted| &hosted.cells);
         cells.iter().filter_map(|cell| cell.get().activity()).collect()
