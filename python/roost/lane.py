@@ -174,6 +174,10 @@ class Hooks(Protocol):
         """One more worker is wanted."""
         ...
 
+    def say_news(self) -> None:
+        """An actor answers: what there is to say of actors goes first."""
+        ...
+
     def cancelled(self, runner: Runner, message: Message, /) -> None:
         """A caller cancelled a message that runs."""
         ...
@@ -221,6 +225,7 @@ class Lent:
         self.stopped, self.room, self.sent = calls.stopped, calls.room, Done()
         self.loop, self.connect, self.broken = runtime.loop, runtime.connect, runtime.broken
         self.system = runtime.system
+        self.say_news = runtime.news.say
         self.work = runtime.workers.start
         self.cancelled = _cancelled
         self.suspect = runtime.deadlocks.suspect

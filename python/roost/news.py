@@ -31,7 +31,7 @@ def proc_incarnation(life: int) -> int:
 
 
 class News:
-    """News of this process's actors, and of those that it owns elsewhere: sent together once a turn of the loop."""
+    """News of this process's actors, and of those that it owns elsewhere: sent together, at the latest at the end of the loop's turn."""
 
     __slots__ = ("_runtime", "_unsent")
 
@@ -44,7 +44,8 @@ class News:
         unsent = self._unsent.get(owner)
         if unsent is None:
             if not self._unsent:
-                self._runtime.loop.call_soon(self._send)
+                self._runtime.loop.call_soon(self.say)
+                self._runtime.node.owe_news()
             unsent = self._unsent[owner] = (bytearray(), [])
         return unsent
 
@@ -56,7 +57,8 @@ class News:
         """An actor is up, or restarts, or has ended."""
         self._for(owner)[1].append(word)
 
-    def _send(self) -> None:
+    def say(self) -> None:
+        """Send them: at the end of the turn, or before an answer that would tell the same."""
         runtime = self._runtime
         all_news, self._unsent = self._unsent, {}
         for owner, (fresh, words) in all_news.items():

@@ -80,7 +80,7 @@ hooks! {
     reply gathered_reply begin bounded errored dropped unloadable refused
     pack elsewhere handling stopped too_large unsendable unsent room sent
     connect broken system
-    work cancelled suspect undelivered
+    work say_news cancelled suspect undelivered
     port_item port_taken port_closed
 }
 

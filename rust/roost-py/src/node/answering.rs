@@ -1,6 +1,8 @@
 //! Replies, those that leave and those that come; the credit of mailboxes; messages that go back.
 
 use pyo3::intern;
+use std::sync::atomic::Ordering;
+
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use roost_core::credit::Amount;
@@ -66,6 +68,16 @@ impl Node {
         Ok(())
     }
 
+    /// Whoever gets an answer of an actor must not find that it was never constructed: its news go first.
+    fn say_news(&self, py: Python<'_>) -> PyResult<()> {
+        if self.owes_news.load(Ordering::Relaxed) && self.owes_news.swap(false, Ordering::Relaxed) {
+            if let Err(error) = self.hooks()?.say_news.call0(py) {
+                error.write_unraisable(py, None);
+            }
+        }
+        Ok(())
+    }
+
     /// Answer a message.
     pub(crate) fn answer(
         &self,
@@ -74,6 +86,7 @@ impl Node {
         status: ReplyStatus,
         payload: &Payload,
     ) -> PyResult<()> {
+        self.say_news(py)?;
         let mut actions = Vec::new();
         {
             let mut state = self.lock();

@@ -85,6 +85,7 @@ impl Node {
             hooks: OnceLock::new(),
             thread: OnceLock::new(),
             forked: AtomicBool::new(false),
+            owes_news: AtomicBool::new(false),
             hosted: AtomicUsize::new(0),
             message_bytes_max: limit("message_bytes_max")?,
         })
@@ -109,6 +110,11 @@ impl Node {
             StartedPage::map(&fd).map_err(|error| std::io::Error::from_raw_os_error(error.raw_os_error()))?;
         self.lock().page = Some(Arc::new(page));
         Ok(())
+    }
+
+    /// There are news of actors, to be said at the end of this turn or before the next answer.
+    fn owe_news(&self) {
+        self.owes_news.store(true, Ordering::Relaxed);
     }
 
     /// In a forked child: every later use is an error.

@@ -67,6 +67,8 @@ pub struct Node {
     thread: OnceLock<ThreadId>,
     /// Set in a forked child: the sockets belong to the parent.
     forked: AtomicBool,
+    /// Python has news of actors that it has not sent.
+    owes_news: AtomicBool,
     /// Actors in this process; while there are none, no endpoint runs whose deadline could bound a call.
     pub(crate) hosted: AtomicUsize,
     pub(crate) message_bytes_max: u64,
