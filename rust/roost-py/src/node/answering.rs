@@ -70,10 +70,11 @@ impl Node {
 
     /// Whoever gets an answer of an actor must not find that it was never constructed: its news go first.
     fn say_news(&self, py: Python<'_>) -> PyResult<()> {
-        if self.owes_news.load(Ordering::Relaxed) && self.owes_news.swap(false, Ordering::Relaxed) {
-            if let Err(error) = self.hooks()?.say_news.call0(py) {
-                error.write_unraisable(py, None);
-            }
+        if self.owes_news.load(Ordering::Relaxed)
+            && self.owes_news.swap(false, Ordering::Relaxed)
+            && let Err(error) = self.hooks()?.say_news.call0(py)
+        {
+            error.write_unraisable(py, None);
         }
         Ok(())
     }
