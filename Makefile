@@ -19,7 +19,7 @@ help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo:  ## replicas train on real text while they are killed again and again; ends with a table and a picture
-	$(SETUP) test demo torch extension
+	$(SETUP) demo torch extension
 	$(RUN) python examples/demo
 
 test: test-rust test-python  ## all tests: the core with 1,000 simulator seeds, then Python's with real processes
