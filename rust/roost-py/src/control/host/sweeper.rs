@@ -2,7 +2,8 @@
 
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::thread::{Builder, JoinHandle};
+use std::thread::{self, Builder, JoinHandle};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
@@ -14,6 +15,10 @@ use crate::control::descendants::{self, Target};
 const WAITING_MAX: usize = 4096;
 
 const STACK_BYTES: usize = 256 << 10;
+
+/// Before a search: whoever waits for the dead hears of it first, and what dies together is searched for together. On a busy
+/// host the search would take the processor that the callers need.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// How long a killed process may take to be reaped.
 const REAP_WAIT: Timespec = Timespec {
@@ -72,6 +77,7 @@ impl Sweeper {
 
 fn sweep(targets: &Receiver<Target>) {
     while let Ok(first) = targets.recv() {
+        thread::sleep(PAUSE);
         let all: Vec<Target> = std::iter::once(first).chain(targets.try_iter()).collect();
         reap(&descendants::kill(&all, None));
     }
