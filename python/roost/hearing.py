@@ -148,7 +148,8 @@ class Hearing:
         mesh.tell("escalated", rank, failure.reason, failure)
         if owner is not None:
             unheard.hear()
-            owner.fail(ActorDied(None, failure), f"its mesh {mesh.name}, of which {failure.summary}")
+            if not owner.fail(ActorDied(None, failure), f"its mesh {mesh.name}, of which {failure.summary}"):
+                _logger.warning("nobody will handle this failure, since its owner is ending already: %s", failure)
         elif not await self._ask(self._runtime.root_supervise, unheard, "the supervise hook of roost.run"):
             self._runtime.loop.call_later(_WARNING_S, _warn_of, unheard)
 

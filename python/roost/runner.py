@@ -297,9 +297,11 @@ class Runner:
         self.hosted.exit_process(ending)
         self._cancel_all(None)
 
-    def fail(self, error: BaseException, during: str) -> None:
-        """Something that this actor is responsible for failed, and it did not handle that."""
+    def fail(self, error: BaseException, during: str) -> bool:
+        """Something that this actor is responsible for failed, and it did not handle that. False when it is ending anyway."""
+        is_new = self.stopping is None
         self._end(error, during)
+        return is_new
 
     def _end(self, error: BaseException, during: str, spared: asyncio.Task[Any] | None = None) -> None:
         """Fail the actor: whoever waits for it hears of it, and so does its owner."""
