@@ -240,6 +240,7 @@ class Control:
         owner: int,
         logs: bool,
         ask: bool = False,
+        spares: Sequence[_Rank] = ...,
     ) -> None: ...
     def respawn(
         self,

@@ -137,7 +137,11 @@ class Members:
     # Notices of the control thread -------------------------------------------------------------------------------------
     def on_notices(self) -> None:
         """The control thread has something to say."""
-        for notice in self._runtime.control.drain():
+        self.hear(self._runtime.control.drain())
+
+    def hear(self, notices: Iterable[tuple[Any, ...]]) -> None:
+        """What it has said."""
+        for notice in notices:
             try:
                 getattr(self, f"_on_{notice[0]}")(*notice[1:])
             except Exception:

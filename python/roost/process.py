@@ -14,12 +14,24 @@ if TYPE_CHECKING:
 
     from roost.runtime import Runtime
 
-__all__ = ["current", "install", "left_unheard", "running"]
+__all__ = ["NoRankYetError", "current", "install", "left_unheard", "running", "wait_for_rank"]
 
 # What nobody had heard of when its job ended: the process ends with a status of its own.
 left_unheard: list[Exception] = []
 
 _current: Runtime | None = None
+# Whether this process is a spare, which has no rank, and so no runtime, yet.
+_is_spare = False
+
+
+class NoRankYetError(RuntimeError):
+    """A spare was asked who it is."""
+
+
+def wait_for_rank(*, waits: bool) -> None:
+    """This process is a spare, or is one no longer."""
+    global _is_spare  # noqa: PLW0603 - a process is one
+    _is_spare = waits
 
 
 def running() -> Runtime | None:
@@ -46,6 +58,8 @@ def current(preload: Sequence[str] | None = None) -> Runtime:
         if not runtime.loop.is_closed():
             return _checked(runtime)
         runtime.close()
+    if _is_spare:
+        raise NoRankYetError("this process is a spare: it has no rank, and no part in the job, before it takes a place")
     from roost.driving import start
 
     return start(preload)

@@ -14,6 +14,7 @@ from roost.actor import Actor
 from roost.context import handling
 from roost.mesh import HostMesh, ProcMesh
 from roost.shape import Shape
+from roost.values import check_hook
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -83,6 +84,7 @@ def run(
             raise RuntimeError(  # noqa: TRY301 - the coroutine is closed below, whatever was wrong
                 "roost.run() starts an event loop, and one runs in this thread already: await the program there"
             )
+        check_hook(supervise)
         with _config.using(config), _sigterm_put_back():
             return uvloop.run(_whole(main, supervise))
     except BaseException:

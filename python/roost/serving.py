@@ -9,20 +9,19 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import uvloop
 
 from roost import config as _config
-from roost import process, serialize
-from roost._exceptions import one_line
+from roost import process
 
 # Whatever a proc needs is imported by its template, so that a forked proc imports nothing.
 from roost import calls, driving, elsewhere, hosting, spawning, workers  # noqa: F401 isort: skip # pyright: ignore[reportUnusedImport]
 from roost.runtime import Runtime
 from roost.shape import Shape
+from roost.spare import set_up, setup_failed, wait_for_rank
 
 if TYPE_CHECKING:
     from roost._roost import Control
@@ -55,6 +54,12 @@ def _tell_stacks(control: Control) -> None:
 
 
 async def _live(spec: dict[str, Any], control: Control, data_fd: int, started_page_fd: int) -> int:
+    notices: list[tuple[Any, ...]] = []
+    if spec["rank"] is None:
+        given = await wait_for_rank(spec, control)
+        if isinstance(given, int):
+            return given
+        spec, notices = given
     runtime = Runtime(
         job=spec["job"], proc=spec["proc"], incarnation=spec["incarnation"], name=spec["name"], owner=spec["owner"],
         driver=spec["driver"], control=control, loop=asyncio.get_running_loop(),
@@ -66,14 +71,12 @@ async def _live(spec: dict[str, Any], control: Control, data_fd: int, started_pa
     control.watch_loop(runtime.config.stall_s, _STACK_SIGNAL)
     control.show(runtime.node)
     runtime.node.set_started_page(started_page_fd)
+    runtime.members.hear(notices)
     if spec["setup"] is not None:
         try:
-            result = serialize.loads(spec["setup"])()
-            if asyncio.iscoroutine(result):
-                await result
+            await set_up(spec)
         except BaseException as error:
-            traceback.print_exc()
-            control.start_failed(f"setup raised {one_line(error)}")
+            setup_failed(control, error)
             return 1
     runtime.node.adopt(spec["owner"], 0, data_fd, 0)
     for recorded in spec["actors"]:

@@ -22,6 +22,7 @@ from roost.owned_procs import OwnedProcs
 from roost.point import Point, rank_name
 from roost.shape import SCALAR, Shape
 from roost.stops import stopped_error
+from roost.values import check_hook, check_integer
 
 if TYPE_CHECKING:
     from roost.runtime import Runtime
@@ -64,7 +65,7 @@ def spawn_procs(
         env: environment variables to add, None to remove one, or a function of (point, incarnation).
         preload: modules that the template imports before it forks.
         restart: the restart policy.
-        spares: ranks in reserve.
+        spares: procs that wait, warm, to take the place of a rank that its policy mends.
         bind: CPUs or NUMA node to run on, or a function of (point, incarnation).
         start: "template" forks from a warm interpreter, "exec" starts a fresh one, a command stands for the interpreter.
         gpus_per_proc: visible devices a proc.
@@ -72,9 +73,9 @@ def spawn_procs(
         supervise: an async function of a failure that says True when it handled it.
         logs: whether the procs' output goes on to the driver's.
     """
-    if spares:
-        raise ValueError("spares are not there yet: leave spares= out")
     _checked_policy(restart)
+    _check_spares(spares, restart, start)
+    check_hook(supervise)
     _check_place(runtime)
     whole = Shape(per_host or {})
     request = _Request(runtime, name or "procs", whole, env, tuple(preload), bind, start, gpus_per_proc, setup)
@@ -82,6 +83,7 @@ def spawn_procs(
     procs = tuple(new_id() for _ in range(len(whole)))
     request.mesh, request.procs = mesh, procs
     ranks = [(procs[rank], request.label(rank), *request.of(rank, 0)) for rank in range(len(whole))]
+    reserve = [request.of_spare(number) for number in range(spares)]
     record = OwnedProcs(runtime, mesh, request.name, whole, supervise, procs, restart)
     asks = any(callable(one) for one in (env, bind)) or callable(start)
     record.ask = request.of_proc if asks else None
@@ -90,17 +92,21 @@ def spawn_procs(
     runtime.own(record, handle)
     runtime.members.own(record)
     runtime.members.note_procs(handle)
-    runtime.on_loop(lambda: _start_procs(runtime, record, ranks, request.template(), logs, asks))
+    runtime.on_loop(lambda: _start_procs(runtime, record, (ranks, reserve), request.template(), logs, asks))
     return handle
 
 
-def _start_procs(runtime: Runtime, record: OwnedProcs, ranks: list[Any], template: Any, logs: bool, asks: bool) -> None:
-    """Ask the agent for the procs."""
+def _start_procs(
+    runtime: Runtime, record: OwnedProcs, ranks: tuple[list[Any], list[Any]], template: Any, logs: bool, asks: bool
+) -> None:
+    """Ask the agent for the procs, and for the spares."""
     for proc in record.procs:
         runtime.node.expect(proc)
     restart: Restart | None = record.policy
     policy = None if restart is None else restart._as_builtins()
-    runtime.control.spawn_procs(record.id, record.name, ranks, template, policy, runtime.proc, logs, asks)
+    runtime.control.spawn_procs(
+        record.id, record.name, ranks[0], template, policy, runtime.proc, logs, asks, spares=ranks[1]
+    )
 
 
 def spawn_actors(
@@ -155,8 +161,9 @@ def _spawn_planned(runtime: Runtime, plan: Plan, name: str, arguments: bytes, op
         runtime.calls.too_large(size, size)
     mesh = new_id()
     handle = ActorMesh._planned(plan, mesh, name)
-    probe = _checked_probe(options.get("probe"), plan)
-    record = OwnedActors(runtime, mesh, name, plan, options.get("supervise"), probe)
+    probe, supervise = _checked_probe(options.get("probe"), plan), options.get("supervise")
+    check_hook(supervise)
+    record = OwnedActors(runtime, mesh, name, plan, supervise, probe)
     runtime.own(record, handle)
     if threading.get_ident() == runtime.thread:
         _start_actors(runtime, record, arguments)
@@ -248,6 +255,20 @@ def _checked_policy(restart: object) -> Restart | None:
     return restart
 
 
+def _check_spares(spares: int, restart: Restart | None, start: Any) -> None:
+    check_integer("spawn_procs", "spares", spares, least=0, instead="0 keeps none in reserve")
+    if not spares:
+        return
+    if restart is None:
+        raise ValueError(
+            f"spares={spares} take the place of ranks that a policy mends, and there is none: give restart=Restart(…) too"
+        )
+    if callable(start):
+        raise ValueError(  # noqa: TRY004 - a function is no wrong type, but with spares
+            f"spares={spares} are started before it is known which rank they will be: give start= as a value, not a function"
+        )
+
+
 class _Request:
     """What each proc of a mesh is started with."""
 
@@ -291,18 +312,7 @@ class _Request:
         def at(value: Any) -> Any:
             return value(point, incarnation) if callable(value) else value
 
-        environ = dict(self.environ)
-        cold = False
-        for key, value in (at(self.env) or {}).items():
-            if not isinstance(key, str) or not isinstance(value, str | None):
-                raise TypeError(
-                    f"env: {key!r}: {value!r} for {self.label(rank)}; names and values are strings, None removes one"
-                )
-            cold = cold or (key.startswith(_START_ONLY) and environ.get(key) != value)
-            if value is None:
-                environ.pop(key, None)
-            else:
-                environ[key] = value
+        environ, cold = self._environ(at(self.env), self.label(rank))
         if self.gpus_per_proc is not None:
             first = rank * self.gpus_per_proc
             devices = ",".join(str(first + index) for index in range(self.gpus_per_proc))
@@ -314,13 +324,53 @@ class _Request:
             self.commands[rank] = command
         bind: Bind | None = at(self.bind)
         spec = {
-            "job": self.runtime.job_id, "proc": self.procs[rank], "owner": self.runtime.proc, "driver": self.runtime.driver,
-            "mesh": self.mesh, "name": self.label(rank), "mesh_name": self.name, "sizes": dict(self.whole.sizes),
-            "rank": rank, "sys_path": self.sys_path, "cwd": self.cwd,
-            "environ": environ, "preload": list(self.preload), "setup": self.setup, "actors": [],
-            "config": self.runtime.config.as_builtins(), "cpus": None if bind is None else _cpus(bind),
+            **self._shared(self.procs[rank], environ, bind), "mesh": self.mesh, "name": self.label(rank),
+            "mesh_name": self.name, "sizes": dict(self.whole.sizes), "rank": rank, "setup": self.setup, "actors": [],
         }  # fmt: skip
         return pickle.dumps(spec, 5), environ if cold else None, command
+
+    def of_spare(self, number: int) -> tuple[int, str, bytes, dict[str, str] | None, list[str] | None]:
+        """The same for a spare, behind its id and its name: what depends on a rank it gets with that."""
+        label = f"{self.name} spare {number}"
+        environ, cold = self._environ(None if callable(self.env) else self.env, label)
+        command = None if isinstance(self.start, str) else [str(word) for word in self.start]
+        cold = cold or self.start == "exec" or command is not None
+        differs = callable(self.env) or callable(self.bind) or self.gpus_per_proc is not None
+        if cold and differs:
+            raise ValueError(
+                f"{label} would have to be executed with the environment of a rank that is not known yet: spares of ranks that "
+                "differ (gpus_per_proc=, or env= or bind= as functions) need the template, so no start= and no variable that "
+                "is read when a process starts"
+            )
+        proc = new_id()
+        spec = {
+            **self._shared(proc, environ, None if callable(self.bind) else self.bind), "name": label, "rank": None,
+            # It may depend on what the rank has for itself, and is run with that then.
+            "setup": None if differs else self.setup,
+        }  # fmt: skip
+        return proc, label, pickle.dumps(spec, 5), environ if cold else None, command
+
+    def _environ(self, changes: Any, whose: str) -> tuple[dict[str, str], bool]:
+        """The environment with these changes, and whether it has to be there from the first instruction on."""
+        environ = dict(self.environ)
+        cold = False
+        for key, value in (changes or {}).items():
+            if not isinstance(key, str) or not isinstance(value, str | None):
+                raise TypeError(f"env: {key!r}: {value!r} for {whose}; names and values are strings, None removes one")
+            cold = cold or (key.startswith(_START_ONLY) and environ.get(key) != value)
+            if value is None:
+                environ.pop(key, None)
+            else:
+                environ[key] = value
+        return environ, cold
+
+    def _shared(self, proc: int, environ: dict[str, str], bind: Bind | None) -> dict[str, Any]:
+        """What ranks and spares are told alike."""
+        return {
+            "job": self.runtime.job_id, "proc": proc, "owner": self.runtime.proc, "driver": self.runtime.driver,
+            "sys_path": self.sys_path, "cwd": self.cwd, "environ": environ, "preload": list(self.preload),
+            "config": self.runtime.config.as_builtins(), "cpus": None if bind is None else _cpus(bind),
+        }  # fmt: skip
 
 
 def _cpus(bind: Bind) -> list[int] | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar, NoReturn, dataclass_transform
 
-__all__ = ["Frozen", "check_finite", "check_integer", "check_one_of"]
+__all__ = ["Frozen", "check_finite", "check_hook", "check_integer", "check_one_of"]
 
 _MISSING = object()
 
@@ -93,6 +93,20 @@ class Frozen:
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={self.__dict__[name]!r}" for name in type(self)._fields)
         return f"{type(self).__name__}({fields})"
+
+
+def check_hook(supervise: object) -> None:
+    """Refuse a `supervise=` that cannot be awaited: it would be found out by the first failure."""
+    if supervise is None:
+        return
+    import inspect
+
+    # An object may be called too, by a method that is async.
+    of_object = getattr(type(supervise), "__call__", None)  # noqa: B004 - not whether, but how it is called
+    if not inspect.iscoroutinefunction(supervise) and not inspect.iscoroutinefunction(of_object):
+        raise TypeError(
+            f"supervise={supervise!r}: give an `async def` that takes a failure and returns True when it has handled it"
+        )
 
 
 def check_integer(owner: str, name: str, value: object, *, least: int, instead: str = "") -> None:

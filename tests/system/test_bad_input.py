@@ -13,7 +13,21 @@ from loops import in_the_job
 from travelling import NeverPickles
 from working import Worker
 
-from roost import Actor, Channel, Config, Probe, configure, context, each, endpoint, handle, run, this_host, this_proc
+from roost import (
+    Actor,
+    Channel,
+    Config,
+    Probe,
+    Restart,
+    configure,
+    context,
+    each,
+    endpoint,
+    handle,
+    run,
+    this_host,
+    this_proc,
+)
 from roost.errors import MessageTooLargeError, StoppedError
 
 pytestmark = pytest.mark.usefixtures("job")
@@ -78,6 +92,27 @@ def of_spawning(procs):
         "not a mapping": (lambda: host.spawn_procs(4), TypeError, r'\{"gpus": 4\}'),
         "unknown keyword": (lambda: host.spawn_procs({"gpus": 1}, respawn=1), TypeError, "respawn"),
         "no policy": (lambda: host.spawn_procs({"gpus": 1}, restart=3), TypeError, r"give a roost\.Restart"),
+        "a policy without restarts": (lambda: Restart(limit=0), ValueError, "limit=0 is below 1; leave restart= out"),
+        "a negative limit": (lambda: Restart(limit=-1), ValueError, "limit=-1 is below 1"),
+        "a window of nothing": (lambda: Restart(within_s=0), ValueError, "within_s=0 must be greater than 0; give the seconds"),
+        "a negative pause": (lambda: Restart(backoff_s=(-1, 1)), ValueError, "backoff_s=-1 is below 0"),
+        "no such scope": (lambda: Restart(scope="some"), ValueError, "'one', 'all', 'rest'"),
+        "negative spares": (lambda: host.spawn_procs(restart=Restart(), spares=-1), ValueError, "spares=-1 is below 0; 0 keeps none"),
+        "a flag of spares": (lambda: host.spawn_procs(restart=Restart(), spares=True), TypeError, "must be a whole number"),
+        "spares of nothing": (lambda: host.spawn_procs(spares=2), ValueError, r"spares=2 .* give restart=Restart\(…\) too"),
+        "spares that start as a function says": (
+            lambda: host.spawn_procs(restart=Restart(), spares=1, start=lambda point, life: "exec"), ValueError, "start= as a value",
+        ),
+        "spares that would be executed as a rank": (
+            lambda: host.spawn_procs(restart=Restart(), spares=1, start="exec", gpus_per_proc=1), ValueError, "need the template",
+        ),
+        "a hook that is not async": (
+            lambda: host.spawn_procs(supervise=lambda failure: True), TypeError, "give an `async def` that takes a failure",
+        ),
+        "a hook of actors that is not async": (
+            lambda: procs.options(supervise=print).spawn("w", Worker), TypeError, "give an `async def` that takes a failure",
+        ),
+        "an actor's hook that is not async": (lambda: with_a_plain_hook(), TypeError, r"__supervise__ must be `async def`"),
         "no start": (lambda: host.spawn_procs({"gpus": 1}, start="cold"), ValueError, "start='cold'.*template.*exec"),
         "setup": (lambda: host.spawn_procs({"gpus": 1}, setup=NeverPickles()), (TypeError, RuntimeError), "stays here"),
         "per_proc zero": (lambda: procs.options(per_proc={"envs": 0}).spawn("w", Worker), ValueError, "'envs' has size 0"),
@@ -103,6 +138,14 @@ class Other(Actor):
     @endpoint
     async def other(self):
         return 1
+
+
+def with_a_plain_hook():
+    class Hasty(Actor):
+        def __supervise__(self, failure):
+            return True
+
+    return Hasty
 
 
 def holds_a_lock():
@@ -164,6 +207,11 @@ class TestAfterTheStop:
             assert caught.value.failure.kind == "stopped"
         with pytest.raises(StoppedError, match="spawn a new one"):
             mesh.restart()
+        stopping = procs.spawn("stopping", Worker)
+        ends = stopping.stop("on its way out")
+        with pytest.raises(StoppedError, match=r"on its way out.*spawn a new one"):
+            stopping.restart()
+        await ends
         assert [state.state for state in await mesh.states()] == ["stopped"] * 3
         await mesh.stop("again")
         assert list(await workers.add.call(1)) == [11] * 3
@@ -212,6 +260,12 @@ class TestWrongPlace:
         coroutine = asyncio.sleep(0)
         with pytest.raises(RuntimeError, match="await the program there"):
             run(coroutine)
+
+    def test_run_with_a_hook_that_is_not_async(self):
+        coroutine = asyncio.sleep(0)
+        with pytest.raises(TypeError, match="give an `async def` that takes a failure"):
+            run(coroutine, supervise=print)
+        assert coroutine.cr_frame is None, "it was closed"
 
 
 def spawn_in_a_thread():

@@ -21,12 +21,14 @@
 //! | `start`, `template` | its start, by a template or cold |
 //! | `connect` | who has a data lane with whom, and what passes through the agent |
 //! | `death`, `stop` | its end, and whether that is mended |
+//! | `spare` | procs in reserve, which take the place of a rank that died |
 
 mod connect;
 mod death;
 mod event;
 mod proc;
 mod recorded;
+mod spare;
 mod start;
 mod stop;
 mod template;
@@ -36,8 +38,9 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 
 use self::connect::Lanes;
-pub use self::event::{Input, LaneEnd, Order, Output, Seen, Signal, Source, Token};
+pub use self::event::{Input, LaneEnd, Order, Output, Place, Seen, Signal, Source, Token};
 use self::proc::{Phase, Proc};
+use self::spare::Spares;
 pub use self::template::TemplateId;
 use self::template::Templates;
 use crate::control::{Activity, Bytes, Member, Patience, Status, ToAgent, ToClient};
@@ -55,6 +58,8 @@ pub struct Agent {
     random: Random,
     epoch: u32,
     procs: BTreeMap<ProcId, Proc>,
+    /// Of the meshes that have any.
+    spares: BTreeMap<MeshId, Spares>,
     /// Those that ended for good, in that order.
     ended: VecDeque<ProcId>,
     templates: Templates,
@@ -76,6 +81,7 @@ impl Agent {
             random: Random(seed),
             epoch: 0,
             procs: BTreeMap::new(),
+            spares: BTreeMap::new(),
             ended: VecDeque::new(),
             templates: Templates::default(),
             lanes: Lanes::default(),
@@ -231,9 +237,10 @@ impl Agent {
                 reason,
                 patience,
             } => {
-                for id in procs {
+                for &id in &procs {
                     self.stop(now_ns, id, &reason, patience);
                 }
+                self.end_useless_spares(now_ns, &procs, patience);
             }
             ToAgent::Restart {
                 procs,
@@ -266,6 +273,7 @@ impl Agent {
             let bytes = proc.recorded.bytes() + start.len() + rest.len();
             if bytes <= RECORDED_BYTES_MAX {
                 proc.recorded.push(mesh, from, start, rest);
+                self.prepare_spares(id, start);
                 continue;
             }
             let text = format!(
@@ -295,13 +303,16 @@ impl Agent {
     /// Tell a change to everybody, and so make a new epoch.
     fn announce(&mut self, id: ProcId, status: &Status) {
         self.epoch = self.epoch.saturating_add(1);
-        let everybody: Vec<ProcId> = std::iter::once(self.driver)
-            .chain(self.procs.keys().copied())
-            .filter(|&to| self.hears(to))
-            .collect();
-        for to in everybody {
+        for to in self.everybody() {
             self.tell(to, id, status.clone());
         }
+    }
+
+    /// Who hears of each change: not the spares, which talk to nobody.
+    fn everybody(&self) -> Vec<ProcId> {
+        let hears = |&(_, proc): &(&ProcId, &Proc)| proc.phase.is_alive() && !proc.is_spare;
+        let procs = self.procs.iter().filter(hears).map(|(&id, _)| id);
+        std::iter::once(self.driver).chain(procs).collect()
     }
 
     /// Tell a first start to the owner alone: who knows nothing of a proc asks when it needs it, and spawning n procs
@@ -330,6 +341,7 @@ impl Agent {
     fn progress(&mut self, id: ProcId, status: Status) {
         if let Some(proc) = self.procs.get(&id)
             && proc.phase.is_alive()
+            && !proc.is_spare
         {
             self.tell(proc.owner, id, status);
         }

@@ -115,6 +115,8 @@ pub struct Spawn {
     pub ask: bool,
     /// The ranks.
     pub ranks: Vec<Rank>,
+    /// Procs without a rank, for those that die.
+    pub spares: Vec<Rank>,
 }
 
 /// How long a proc has to end by itself.
@@ -408,6 +410,20 @@ pub enum ToClient {
         mesh: MeshId,
         /// Its actors that do something.
         activities: Vec<Activity>,
+    },
+    /// The receiver, a spare, may have to make actors that begin like this: what they need can be loaded now.
+    Prepare {
+        /// What their constructors' messages begin with, opaque to the core.
+        start: Bytes,
+    },
+    /// The receiver, a spare, is the next incarnation of a rank that died.
+    Become {
+        /// Which life of the rank.
+        incarnation: Incarnation,
+        /// What that is started with.
+        spec: Bytes,
+        /// Constructors to run, recorded since the spawn.
+        recorded: Vec<Bytes>,
     },
 }
 

@@ -105,6 +105,14 @@ pub const LAUNCHES_LOST_MAX: u32 = 3;
 /// costs what its start needs, some kilobytes.
 pub const ENDED_PROCS_MAX: usize = 1_024;
 
+/// The least pause before a spare that died is replaced: nobody waits for it, and one that dies at its start must not keep
+/// the template busy.
+pub const SPARE_PAUSE_NS: u64 = 1_000_000_000;
+
+/// Beginnings of constructors' messages that a mesh's spares are told of, to load what they need: a program has few classes
+/// of actors.
+pub const SPARE_PLANS_MAX: usize = 64;
+
 /// Deaths that a failure names as its history. A policy that mends more is at work for hours; its last ones tell.
 pub const DEATHS_KEPT_MAX: usize = 16;
 

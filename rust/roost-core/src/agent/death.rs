@@ -50,7 +50,9 @@ impl Agent {
             Phase::Dying { gone, .. } => *gone = true,
             Phase::Over { gone, .. } if !*gone => {
                 *gone = true;
-                self.tell_gone(id);
+                if !proc.is_spare {
+                    self.tell_gone(id);
+                }
             }
             Phase::Down { gone, .. } => {
                 *gone = true;
@@ -71,6 +73,9 @@ impl Agent {
         let (seen, gone) = (std::mem::take(seen), *gone);
         let mut death = describe(proc, &seen);
         death.times.detected_ns = Some(now_ns);
+        if proc.is_spare {
+            return self.spare_ended(now_ns, id, death, gone);
+        }
         let clean = death.kind == DeathKind::Exit && death.exit.is_some_and(Exit::is_clean);
         let decision = match (&proc.ending, &proc.policy) {
             (Some(ending), _) if ending.restart => Decision::Restart { delay_ns: 0 },
@@ -93,6 +98,7 @@ impl Agent {
         for proc in self.procs.values_mut() {
             proc.recorded.forget_of(id);
         }
+        self.end_useless_spares(now_ns, &[id], self.patience);
     }
 
     fn tell_restart(
@@ -122,6 +128,11 @@ impl Agent {
             gone,
         };
         self.announce_death(id, seen, &Status::Dead { death });
+        let delay_ns = if self.ready_spare(id).is_some() {
+            0
+        } else {
+            delay_ns
+        };
         self.announce(id, &Status::Restarting { delay_ns, reason });
         if let Some(scope) = scope {
             self.restart_with(now_ns, id, scope);
@@ -158,8 +169,9 @@ impl Agent {
         if self.ended.len() > ENDED_PROCS_MAX
             && let Some(oldest) = self.ended.pop_front()
             && let Some(Phase::Over { gone: true, .. }) = self.procs.get(&oldest).map(|proc| &proc.phase)
+            && let Some(forgotten) = self.procs.remove(&oldest)
         {
-            self.procs.remove(&oldest);
+            self.forget_spares(forgotten.mesh);
         }
     }
 
@@ -171,11 +183,7 @@ impl Agent {
             Some(seen.started.get(slot).copied().unwrap_or(0))
         };
         self.epoch = self.epoch.saturating_add(1);
-        let everybody: Vec<ProcId> = std::iter::once(self.driver)
-            .chain(self.procs.keys().copied())
-            .filter(|&to| self.hears(to))
-            .collect();
-        for to in everybody {
+        for to in self.everybody() {
             let mut status = status.clone();
             if let Status::Dead { death } | Status::Failed { death, .. } | Status::Stopped { death } =
                 &mut status
@@ -199,7 +207,8 @@ impl Agent {
             .procs
             .iter()
             .filter(|(other, proc)| {
-                **other != id && proc.mesh == mesh && concerned(proc) && proc.phase.is_alive()
+                let is_other_rank = **other != id && proc.mesh == mesh && !proc.is_spare;
+                is_other_rank && concerned(proc) && proc.phase.is_alive()
             })
             .map(|(&other, _)| other)
             .collect();
@@ -215,13 +224,15 @@ impl Agent {
         let mut owned: Vec<(u64, ProcId)> = self
             .procs
             .iter()
-            .filter(|(_, proc)| proc.owner == owner)
+            .filter(|(_, proc)| proc.owner == owner && !proc.is_spare)
             .map(|(&id, proc)| (proc.number, id))
             .collect();
         owned.sort_unstable_by(|one, other| other.cmp(one));
-        for (_, id) in owned {
+        let owned: Vec<ProcId> = owned.into_iter().map(|(_, id)| id).collect();
+        for &id in &owned {
             self.stop(now_ns, id, &reason, self.patience);
         }
+        self.end_useless_spares(now_ns, &owned, self.patience);
     }
 }
 

@@ -114,6 +114,27 @@ pub enum Input {
     Tick,
 }
 
+impl Input {
+    /// Make what was seen of a spare's process be seen of the rank whose place it has taken.
+    pub fn follow(&mut self, place: &Place) {
+        match self {
+            Self::Message { from, .. } if *from == place.spare.0 => *from = place.proc.0,
+            Self::Died {
+                proc, incarnation, ..
+            }
+            | Self::Exited {
+                proc, incarnation, ..
+            }
+            | Self::Gone { proc, incarnation }
+                if (*proc, *incarnation) == place.spare =>
+            {
+                (*proc, *incarnation) = place.proc;
+            }
+            _ => {}
+        }
+    }
+}
+
 /// What is known at the end of a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Seen {
@@ -172,6 +193,21 @@ pub struct Order {
     pub recorded: Vec<Bytes>,
     /// Whether its output goes on to the driver's.
     pub logs: bool,
+    /// Whether it waits for a place: its owner gets no lane to it before [`Output::TakePlace`].
+    pub is_spare: bool,
+}
+
+/// A spare takes the place of a rank: its process is that rank's from now on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The spare, and which life of it.
+    pub spare: (ProcId, Incarnation),
+    /// The rank's proc, and which life of it this is.
+    pub proc: (ProcId, Incarnation),
+    /// The place in the owner's started page for it.
+    pub owner_slot: Option<u32>,
+    /// Its name as people read it.
+    pub label: String,
 }
 
 /// One end of a lane.
@@ -199,6 +235,9 @@ pub enum Output {
     },
     /// Start a proc. Its owner gets its end of the data lane as [`ToClient::Connected`] once the process is there.
     Launch(Box<Order>),
+    /// Let the process of a spare be that of a rank, then give the owner its end of the data lane. What was seen of the
+    /// spare and not been told yet is told of the rank: see [`Input::follow`].
+    TakePlace(Place),
     /// Tell a proc, or the driver.
     Send {
         /// Whom.

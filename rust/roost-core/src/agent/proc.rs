@@ -63,6 +63,8 @@ pub(super) struct Proc {
     pub(super) policy: Option<Policy>,
     pub(super) logs: bool,
     pub(super) ask: bool,
+    /// It has no rank: nobody hears of it.
+    pub(super) is_spare: bool,
 
     pub(super) history: History,
     /// Deaths that the policy mended, oldest first.
@@ -126,6 +128,7 @@ impl Proc {
             policy,
             logs,
             ask,
+            is_spare: false,
             history: History::default(),
             earlier: Vec::new(),
             recorded: Recorded::default(),

@@ -2,7 +2,7 @@
 
 use super::proc::{Phase, Proc, Shared};
 use super::{Agent, Order, Output, Signal, Source};
-use crate::control::{Launch, Spawn, Status, TemplateKey, Times, ToClient};
+use crate::control::{Launch, Rank, Spawn, Status, TemplateKey, Times, ToClient};
 use crate::id::{Incarnation, ProcId};
 use crate::limits::{ASK_WARNING_NS, LAUNCHES_LOST_MAX};
 
@@ -25,26 +25,43 @@ impl Agent {
             ask: spawn.ask,
         };
         for rank in spawn.ranks {
-            if rank.proc == self.driver || self.procs.contains_key(&rank.proc) {
-                let text = format!(
-                    "{} has the id of another proc, {}, and is not started",
-                    rank.label, rank.proc
-                );
-                self.send(from, ToClient::Warning { text });
-                continue;
+            if let Some(id) = self.begin(now_ns, from, &shared, rank) {
+                self.begin_start(now_ns, id);
             }
-            let mut proc = Proc::new(shared.clone(), self.spawned, rank.label, rank.launch);
-            self.spawned += 1;
-            proc.times.started_ns = Some(now_ns);
-            proc.start_by_ns = Some(now_ns.saturating_add(self.start_timeout_ns));
-            self.procs.insert(rank.proc, proc);
-            if self.closed || !self.hears(shared.owner) {
-                self.end_unstarted(now_ns, rank.proc, "its owner has ended");
-                continue;
-            }
-            self.announce_starting(rank.proc);
-            self.launch(rank.proc);
         }
+        for spare in spawn.spares {
+            if let Some(id) = self.begin(now_ns, from, &shared, spare) {
+                self.begin_spare(now_ns, id);
+            }
+        }
+    }
+
+    /// Enter a proc into the table.
+    fn begin(&mut self, now_ns: u64, from: ProcId, shared: &Shared, rank: Rank) -> Option<ProcId> {
+        let id = rank.proc;
+        if id == self.driver || self.procs.contains_key(&id) {
+            let text = format!(
+                "{} has the id of another proc, {id}, and is not started",
+                rank.label
+            );
+            self.send(from, ToClient::Warning { text });
+            return None;
+        }
+        let mut proc = Proc::new(shared.clone(), self.spawned, rank.label, rank.launch);
+        self.spawned += 1;
+        proc.times.started_ns = Some(now_ns);
+        proc.start_by_ns = Some(now_ns.saturating_add(self.start_timeout_ns));
+        self.procs.insert(id, proc);
+        Some(id)
+    }
+
+    fn begin_start(&mut self, now_ns: u64, id: ProcId) {
+        let owner = self.procs.get(&id).map_or(self.driver, |proc| proc.owner);
+        if self.closed || !self.hears(owner) {
+            return self.end_unstarted(now_ns, id, "its owner has ended");
+        }
+        self.announce_starting(id);
+        self.launch(id);
     }
 
     fn announce_starting(&mut self, id: ProcId) {
@@ -89,15 +106,22 @@ impl Agent {
             spec: proc.launch.spec.clone(),
             recorded: proc.recorded.payloads(),
             logs: proc.logs,
+            is_spare: proc.is_spare,
         };
-        let own = proc.take_slot();
         self.templates.requested(template, id);
-        order.owner_slot = self.take_slot(order.owner);
-        self.lanes
-            .insert((id, Some(own)), (order.owner, order.owner_slot));
+        if !order.is_spare {
+            order.owner_slot = self.first_lane(id, order.owner);
+        }
         self.outputs.push_back(Output::Launch(Box::new(order)));
         let epoch = self.epoch;
         self.send(id, ToClient::Epoch { epoch });
+    }
+
+    /// The lane to its owner, which it is born with. Gives the place in the owner's started page.
+    pub(super) fn first_lane(&mut self, id: ProcId, owner: ProcId) -> Option<u32> {
+        let (own, owner_slot) = (self.take_slot(id), self.take_slot(owner));
+        self.lanes.insert((id, own), (owner, owner_slot));
+        owner_slot
     }
 
     pub(super) fn launched(&mut self, now_ns: u64, id: ProcId, incarnation: Incarnation, pid: u32) {
@@ -132,6 +156,9 @@ impl Agent {
         };
         proc.phase = Phase::Up;
         proc.times.up_ns = Some(now_ns);
+        if proc.is_spare {
+            return self.spare_ready(now_ns, id);
+        }
         // Who waits for the end of a proc that is being stopped does not want to hear that it came up.
         if proc.ending.is_none() {
             let status = Status::Up {
@@ -228,16 +255,18 @@ impl Agent {
 
     /// Start the next incarnation of a proc that is down, or ask for what to start.
     pub(super) fn start_next(&mut self, now_ns: u64, id: ProcId) {
+        let has_spare = self.ready_spare(id).is_some();
         let Some(proc) = self.procs.get_mut(&id) else {
             return;
         };
-        if !matches!(proc.phase, Phase::Down { at_ns, gone: true } if at_ns <= now_ns) {
+        // The pause spares a host that starts the same thing over and over; a spare has been started already.
+        if !matches!(proc.phase, Phase::Down { at_ns, gone: true } if at_ns <= now_ns || has_spare) {
             return;
         }
         let Some(next) = proc.incarnation.next() else {
             return;
         };
-        if proc.ask {
+        if proc.ask && !proc.is_spare {
             proc.phase = Phase::Asking {
                 warn_at_ns: Some(now_ns.saturating_add(ASK_WARNING_NS)),
             };
@@ -264,7 +293,12 @@ impl Agent {
             ..Times::default()
         };
         proc.start_by_ns = Some(now_ns.saturating_add(self.start_timeout_ns));
-        self.announce_starting(id);
+        if !proc.is_spare {
+            self.announce_starting(id);
+            if self.take_spare(now_ns, id) {
+                return;
+            }
+        }
         self.launch(id);
     }
 

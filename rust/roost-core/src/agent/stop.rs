@@ -168,6 +168,7 @@ impl Agent {
             },
         );
         self.start_next(now_ns, id);
+        self.begin_spares_again(now_ns, id);
     }
 }
 

@@ -4,6 +4,7 @@ mod life;
 mod links;
 mod schedules;
 mod sources;
+mod spares;
 
 use super::*;
 use crate::control::{DeathKind, Exit, Launch, Rank, Spawn, TemplateKey};
@@ -63,6 +64,7 @@ fn spawn(numbers: &[u64]) -> Spawn {
         logs: true,
         ask: false,
         ranks: numbers.iter().map(rank).collect(),
+        spares: Vec::new(),
     }
 }
 

@@ -55,6 +55,7 @@ fn spawn() -> ToAgent {
                 command: Some(vec!["c".to_owned()]),
             },
         }],
+        spares: vec![],
     }))
 }
 
@@ -83,7 +84,7 @@ fn golden_bytes() {
             spawn(),
             &[
                 0, 6, 2, 1, b'w', 1, 1, 1, 1, b't', 0, 1, 1, b'A', 1, b'1', 1, 3, 4, 5, 6, 0, 1, 1, 1, 0, 1,
-                0xac, 2, 4, b'w', b'[', b'0', b']', 1, b's', 0, 1, 1, 1, b'c',
+                0xac, 2, 4, b'w', b'[', b'0', b']', 1, b's', 0, 1, 1, 1, b'c', 0,
             ],
         ),
     ];

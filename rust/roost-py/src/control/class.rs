@@ -147,7 +147,8 @@ impl Control {
     }
 
     /// Start the procs of one mesh.
-    #[pyo3(signature = (mesh, name, ranks, template, policy, owner, logs, ask = false))]
+    #[expect(clippy::too_many_arguments, reason = "Python gives the last ones by name")]
+    #[pyo3(signature = (mesh, name, ranks, template, policy, owner, logs, ask = false, spares = Vec::new()))]
     fn spawn_procs(
         &self,
         mesh: u64,
@@ -158,10 +159,12 @@ impl Control {
         owner: u64,
         logs: bool,
         ask: bool,
+        spares: Vec<RankTuple<'_>>,
     ) -> PyResult<()> {
         let ranks = ranks.into_iter().map(rank).collect::<PyResult<Vec<Rank>>>()?;
+        let spares = spares.into_iter().map(rank).collect::<PyResult<Vec<Rank>>>()?;
         let cold_without_environ = |rank: &Rank| rank.launch.environ.is_none();
-        if template.is_none() && ranks.iter().any(cold_without_environ) {
+        if template.is_none() && ranks.iter().chain(&spares).any(cold_without_environ) {
             return Err(PyValueError::new_err(
                 "without a template every rank needs env_start",
             ));
@@ -185,6 +188,7 @@ impl Control {
             logs,
             ask,
             ranks,
+            spares,
         };
         self.say(ToAgent::Spawn(Box::new(spawn)))
     }

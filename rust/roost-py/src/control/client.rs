@@ -216,6 +216,10 @@ impl Client {
                     None,
                 );
             }
+            (ToClient::Become { .. }, _) => {
+                self.door.become_another();
+                self.door.push(message, descriptor);
+            }
             (ToClient::Look { from, mesh }, _) => {
                 let look = |board: &Board| board.look(*mesh);
                 let seen = ToAgent::Seen {

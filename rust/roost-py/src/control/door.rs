@@ -40,6 +40,11 @@ impl Door {
         self.ends.handover.as_fd()
     }
 
+    /// This proc is another from now on.
+    pub(super) fn become_another(&self) {
+        self.shared.become_another();
+    }
+
     /// Why notices wait, if they do.
     pub(super) fn blocked(&self) -> Option<Blocked> {
         self.blocked

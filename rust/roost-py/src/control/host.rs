@@ -76,6 +76,17 @@ enum Source {
     End(ProcId),
 }
 
+impl Source {
+    /// What came from a spare comes from the proc whose place it has taken.
+    fn follow(&mut self, spare: ProcId, to: ProcId) {
+        if let Self::Client(id) | Self::Pipe(id, _) | Self::Tombstone(id, _) | Self::End(id) = self
+            && *id == spare
+        {
+            *id = to;
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Host {
     config: Config,

@@ -3,7 +3,7 @@
 use std::os::fd::{IntoRawFd, OwnedFd};
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use roost_core::control::{Death, DeathKind, Exit, Member, Status, Times, ToClient};
 
 use super::clock::{now_ns, wall_ns};
@@ -41,6 +41,15 @@ pub(super) fn tuple(
         } => ("seen", from.get(), mesh.get(), plain(activities)).into_pyobject(py),
         ToClient::Stop { reason, deadline_ns } => ("stop", reason, seconds(deadline_ns)).into_pyobject(py),
         ToClient::Warning { text } => ("warning", text).into_pyobject(py),
+        ToClient::Prepare { start } => ("prepare", PyBytes::new(py, &start)).into_pyobject(py),
+        ToClient::Become {
+            incarnation,
+            spec,
+            recorded,
+        } => {
+            let recorded: Vec<_> = recorded.iter().map(|one| PyBytes::new(py, one)).collect();
+            ("become", incarnation.0, PyBytes::new(py, &spec), recorded).into_pyobject(py)
+        }
         ToClient::Ask { proc, incarnation } => ("ask", proc.get(), incarnation.0).into_pyobject(py),
     }
 }

@@ -67,6 +67,10 @@ impl Flag {
         self.1.notify_all();
     }
 
+    fn lower(&self) {
+        *lock(&self.0) = false;
+    }
+
     /// Gives whether it was raised in time.
     fn wait(&self, timeout: Duration) -> bool {
         let (guard, _) = self
@@ -177,6 +181,11 @@ impl Shared {
     /// The thread's side: the agent was told that this proc is up.
     pub(super) fn say_up(&self) {
         self.up_said.raise();
+    }
+
+    /// The thread's side: this proc is another from now on, which is not up yet.
+    pub(super) fn become_another(&self) {
+        self.up_said.lower();
     }
 }
 

@@ -14,6 +14,7 @@ enum Step {
         limit: u32,
         warm: bool,
         ask: bool,
+        spares: u64,
     },
     Wait {
         ms: u64,
@@ -38,14 +39,15 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let which = 0_usize..8;
     prop_oneof![
-        (0_usize..4, 0_u32..4, any::<bool>(), any::<bool>()).prop_map(|(owner, limit, warm, ask)| {
-            Step::Spawn {
+        (0_usize..4, 0_u32..4, any::<bool>(), any::<bool>(), 0_u64..3).prop_map(
+            |(owner, limit, warm, ask, spares)| Step::Spawn {
                 owner,
                 limit,
                 warm,
                 ask,
+                spares,
             }
-        }),
+        ),
         (1_u64..20_000).prop_map(|ms| Step::Wait { ms }),
         which.clone().prop_map(Step::Launch),
         which.clone().prop_map(Step::Up),
@@ -104,6 +106,7 @@ impl World {
                         "there is none to signal"
                     );
                 }
+                Output::TakePlace(place) => self.placed(&place),
                 Output::Pair { first, second } => assert_ne!(first.proc, second.proc),
             }
         }
@@ -122,6 +125,15 @@ impl World {
         );
         self.processes
             .insert((number, order.incarnation.0), Process::Ordered);
+    }
+
+    fn placed(&mut self, place: &Place) {
+        let ((spare, spare_life), (number, life)) = (place.spare, place.proc);
+        let process = self.processes.remove(&(spare.get(), spare_life.0));
+        assert_eq!(process, Some(Process::Running), "a spare that is ready");
+        let has_process = self.processes.keys().any(|(one, _)| *one == number.get());
+        assert!(!has_process, "proc {number} starts while it still has its memory");
+        self.processes.insert((number.get(), life.0), Process::Running);
     }
 
     fn told(&mut self, now_ns: u64, to: u64, message: ToClient) {
@@ -184,6 +196,7 @@ impl World {
                 limit,
                 warm,
                 ask,
+                spares,
             } => {
                 *spawned += 1;
                 let owner = if owner == 0 {
@@ -196,13 +209,12 @@ impl World {
                 } else {
                     spawn(&[*spawned])
                 };
-                let policy = Some(policy(limit));
+                let base = spares::with_spares(base, spares, policy(limit));
                 self.limits.insert(*spawned, limit);
                 rig.say(
                     DRIVER,
                     ToAgent::Spawn(Box::new(Spawn {
                         owner: proc(owner),
-                        policy,
                         ask,
                         ..base
                     })),

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use roost_core::agent::{Input, LaneEnd, Order, Source as Making, TemplateId};
+use roost_core::agent::{Input, LaneEnd, Order, Place, Source as Making, TemplateId};
 use roost_core::control::{Bytes, Environ};
 use roost_core::id::{Incarnation, ProcId};
 use roost_core::limits::STARTED_SLOTS;
@@ -23,6 +23,8 @@ use crate::control::{descendants, memory, socket};
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) incarnation: Incarnation,
+    /// What its process was made as: its mark, and how its template knows it. A spare becomes another proc.
+    pub(super) made_as: (ProcId, Incarnation),
     pub(super) label: String,
     /// Its template, until that has answered.
     pub(super) ordered_from: Option<TemplateId>,
@@ -33,9 +35,10 @@ pub(super) struct Running {
     pub(super) control_blocked: Option<Blocked>,
     pub(super) tombstones: [Option<OwnedFd>; 2],
     pub(super) page: OwnedFd,
-    /// The owner's end of its first data lane, until its process is there.
+    /// The owner's end of its first data lane, until its process is there, or a spare has a place.
     owner: Option<(LaneEnd, OwnedFd)>,
     pub(super) pumps: [Pump; 2],
+    is_spare: bool,
     /// Its end was told to the agent.
     pub(super) died: bool,
     /// Its template, which reaps it, has told how it ended.
@@ -175,6 +178,7 @@ impl Host {
         let log = order.logs.then(|| self.log.clone());
         let running = Running {
             incarnation: order.incarnation,
+            made_as: (order.proc, order.incarnation),
             label: order.label.clone(),
             ordered_from: None,
             pid: None,
@@ -189,6 +193,7 @@ impl Host {
                 Pump::new(stdout_read, Stream::Out, &order.label, log.clone()),
                 Pump::new(stderr_read, Stream::Err, &order.label, log),
             ],
+            is_spare: order.is_spare,
             died: false,
             is_status_told: false,
             halted_looks: 0,
@@ -238,6 +243,23 @@ impl Host {
         running.pidfd = Some(pidfd);
         running.ordered_from = None;
         let incarnation = running.incarnation;
+        if !running.is_spare {
+            self.hand_out_first(id);
+        }
+        self.inputs.push_back(Input::Launched {
+            proc: id,
+            incarnation,
+            pid,
+        });
+        Ok(())
+    }
+
+    /// Give the owner its end of a proc's first data lane.
+    fn hand_out_first(&mut self, id: ProcId) {
+        let Some(running) = self.running.get_mut(&id) else {
+            return;
+        };
+        let incarnation = running.incarnation;
         if let Some((owner, end)) = running.owner.take() {
             self.hand_out(
                 owner,
@@ -249,12 +271,37 @@ impl Host {
                 end,
             );
         }
-        self.inputs.push_back(Input::Launched {
-            proc: id,
-            incarnation,
-            pid,
-        });
-        Ok(())
+    }
+
+    /// A spare's process is that of a rank from now on. What epoll has told of it and was not looked at yet, it tells again.
+    pub(super) fn take_place(&mut self, place: &Place) {
+        for input in &mut self.inputs {
+            input.follow(place);
+        }
+        let (spare, proc) = (place.spare.0, place.proc.0);
+        let Some(mut running) = self.running.remove(&spare) else {
+            // It has ended this moment, which is told of the rank.
+            return;
+        };
+        running.incarnation = place.proc.1;
+        running.label.clone_from(&place.label);
+        running.is_spare = false;
+        for pump in &mut running.pumps {
+            pump.relabel(&place.label);
+        }
+        if let Some((owner, _)) = &mut running.owner {
+            owner.slot = place.owner_slot;
+        }
+        for number in &running.sources {
+            if let Some(source) = self.sources.get_mut(number) {
+                source.follow(spare, proc);
+            }
+        }
+        for closing in &mut self.closing {
+            closing.follow(spare, proc);
+        }
+        self.running.insert(proc, running);
+        self.hand_out_first(proc);
     }
 
     /// What is to be executed: the number of arguments, they, then the environment, all apart by zero bytes.

@@ -20,6 +20,7 @@ impl Host {
                 environ,
             } => self.start_template(template, &key, &environ),
             Output::Launch(order) => self.launch(&order),
+            Output::TakePlace(place) => self.take_place(&place),
             Output::Send {
                 to,
                 message,

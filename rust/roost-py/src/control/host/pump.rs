@@ -57,6 +57,11 @@ impl Pump {
         }
     }
 
+    /// What it prints from now on is another's.
+    pub(super) fn relabel(&mut self, label: &str) {
+        self.label = label.into();
+    }
+
     pub(super) fn pipe(&self) -> Option<BorrowedFd<'_>> {
         self.pipe.as_ref().map(AsFd::as_fd)
     }

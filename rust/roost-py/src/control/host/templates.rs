@@ -255,6 +255,7 @@ impl Host {
                 }
             }
             (b'X', Some(proc)) => {
+                let (proc, incarnation) = self.known_as((proc, incarnation));
                 if let Some(running) = self.running(proc, incarnation) {
                     running.is_status_told = true;
                 }
@@ -291,6 +292,19 @@ impl Host {
             return;
         }
         self.look_at_early_end(proc);
+    }
+
+    /// A template knows a process as what it was made as.
+    fn known_as(&self, made_as: (ProcId, Incarnation)) -> (ProcId, Incarnation) {
+        let running = self
+            .running
+            .iter()
+            .find(|(_, running)| running.made_as == made_as);
+        let running = running.map(|(&id, running)| (id, running.incarnation));
+        let unreaped = self.unreaped.iter().find(|one| one.made_as == made_as);
+        running
+            .or(unreaped.map(|one| (one.proc, one.incarnation)))
+            .unwrap_or(made_as)
     }
 
     fn answered(&mut self, id: TemplateId, proc: ProcId) {

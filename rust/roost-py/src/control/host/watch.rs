@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use roost_core::agent::{Input, Seen, TemplateId};
 use roost_core::control::Exit;
-use roost_core::id::{Incarnation, ProcId};
+use roost_core::id::{Incarnation, JobId, ProcId};
 use rustix::event::epoll;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_send_signal, waitid};
 
@@ -39,8 +39,18 @@ pub(super) struct Closing {
 pub(super) struct Unreaped {
     pub(super) proc: ProcId,
     pub(super) incarnation: Incarnation,
+    pub(super) made_as: (ProcId, Incarnation),
     pidfd: OwnedFd,
     until_ns: u64,
+}
+
+impl Closing {
+    /// A spare has taken a proc's place.
+    pub(super) fn follow(&mut self, spare: ProcId, proc: ProcId) {
+        if self.proc == spare {
+            self.proc = proc;
+        }
+    }
 }
 
 impl Host {
@@ -122,7 +132,7 @@ impl Host {
             stderr: running.pumps[1].tail(),
             started: started(running),
         };
-        let mark = descendants::mark(mark_job, Some(id), incarnation);
+        let mark = mark_of(mark_job, running);
         self.sweeper.add(Target { mark, pid: Some(pid) });
         self.close_lane(id);
         self.inputs.push_back(Input::Died {
@@ -138,7 +148,8 @@ impl Host {
         let Some(running) = self.drop_running(id) else {
             return;
         };
-        let incarnation = running.incarnation;
+        let (incarnation, made_as) = (running.incarnation, running.made_as);
+        let mark = mark_of(self.config.job, &running);
         let (Some(pid), Some(pidfd)) = (running.pid, running.pidfd) else {
             return;
         };
@@ -150,6 +161,7 @@ impl Host {
             self.unreaped.push(Unreaped {
                 proc: id,
                 incarnation,
+                made_as,
                 pidfd,
                 until_ns: now_ns() + UNREAPED_NS,
             });
@@ -167,7 +179,6 @@ impl Host {
             incarnation,
         });
         // Once more: what it forked while it was ending.
-        let mark = descendants::mark(self.config.job, Some(id), incarnation);
         self.sweeper.add(Target { mark, pid: Some(pid) });
     }
 
@@ -231,13 +242,19 @@ impl Host {
             if let Some(pidfd) = &running.pidfd {
                 let _ = pidfd_send_signal(pidfd, Signal::KILL);
             }
-            let mark = descendants::mark(self.config.job, Some(id), running.incarnation);
+            let mark = mark_of(self.config.job, &running);
             self.sweeper.add(Target {
                 mark,
                 pid: running.pid,
             });
         }
     }
+}
+
+/// The mark of a process, which what it starts carries too: that stays, whatever it becomes.
+fn mark_of(job: JobId, running: &Running) -> String {
+    let (proc, incarnation) = running.made_as;
+    descendants::mark(job, Some(proc), incarnation)
 }
 
 /// The status of a process that has ended, if it is our child.

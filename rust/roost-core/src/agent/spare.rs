@@ -1,0 +1,259 @@
+//! Spares: procs without a rank. One waits, as warm as can be, until a rank of its mesh has to start again; then its process
+//! is that rank's next incarnation, and a new one waits in its stead.
+//!
+//! Nobody hears of a spare, so nobody talks to it, and its death is nobody's failure: it is replaced, within the mesh's
+//! policy.
+
+use std::collections::VecDeque;
+
+use super::proc::{Phase, Proc};
+use super::{Agent, Output, Place};
+use crate::control::{Bytes, Death, Patience, Status, ToClient};
+use crate::id::{MeshId, ProcId};
+use crate::limits::{SPARE_PAUSE_NS, SPARE_PLANS_MAX};
+use crate::restart::{Decision, History};
+
+/// Those of one mesh.
+#[derive(Debug, Default)]
+pub(super) struct Spares {
+    procs: Vec<ProcId>,
+    /// What the constructors of its actors begin with, each once.
+    plans: VecDeque<Bytes>,
+}
+
+impl Agent {
+    /// A mesh gets one more.
+    pub(super) fn begin_spare(&mut self, now_ns: u64, id: ProcId) {
+        let Some(proc) = self.procs.get_mut(&id) else {
+            return;
+        };
+        proc.is_spare = true;
+        let owner = proc.owner;
+        self.spares.entry(proc.mesh).or_default().procs.push(id);
+        if self.closed || !self.hears(owner) {
+            return self.end_unstarted(now_ns, id, "its owner has ended");
+        }
+        self.launch(id);
+    }
+
+    /// It waits for a place from now on, unless there is one.
+    pub(super) fn spare_ready(&mut self, now_ns: u64, id: ProcId) {
+        let Some(mesh) = self.procs.get(&id).map(|proc| proc.mesh) else {
+            return;
+        };
+        for start in self
+            .spares
+            .get(&mesh)
+            .map(|spares| spares.plans.clone())
+            .unwrap_or_default()
+        {
+            self.send(id, ToClient::Prepare { start });
+        }
+        let waits = |proc: &&Proc| {
+            proc.mesh == mesh && !proc.is_spare && matches!(proc.phase, Phase::Down { gone: true, .. })
+        };
+        let first = self
+            .procs
+            .iter()
+            .filter(|(_, proc)| waits(proc))
+            .min_by_key(|(_, proc)| proc.number);
+        if let Some(rank) = first.map(|(&rank, _)| rank) {
+            self.start_next(now_ns, rank);
+        }
+    }
+
+    /// A spare that could take the place of this rank now.
+    pub(super) fn ready_spare(&self, id: ProcId) -> Option<ProcId> {
+        let rank = self.procs.get(&id).filter(|proc| !proc.is_spare)?;
+        let is_ready = |spare: &Proc| {
+            matches!(spare.phase, Phase::Up)
+                && spare.ending.is_none()
+                && spare.signal.is_none()
+                && spare.exit.is_none()
+                // What a process is executed with cannot be changed afterwards.
+                && (&spare.launch.environ, &spare.launch.command) == (&rank.launch.environ, &rank.launch.command)
+        };
+        let spares = self.spares.get(&rank.mesh)?.procs.iter();
+        spares
+            .copied()
+            .find(|spare| self.procs.get(spare).is_some_and(is_ready))
+    }
+
+    /// Start the incarnation of a rank by letting a spare take its place. Gives whether there was one.
+    pub(super) fn take_spare(&mut self, now_ns: u64, id: ProcId) -> bool {
+        let Some(spare_id) = self.ready_spare(id) else {
+            return false;
+        };
+        let Some(spare) = self.procs.get_mut(&spare_id) else {
+            return false;
+        };
+        let (pid, spare_incarnation) = (spare.pid, spare.incarnation);
+        // The rank needs the host more than the next spare does: that takes the pause which the rank was spared.
+        let pause_ns = spare.policy.map_or(0, |policy| policy.backoff_min_ns);
+        let at_ns = now_ns.saturating_add(pause_ns.min(SPARE_PAUSE_NS));
+        spare.phase = Phase::Down { at_ns, gone: true };
+        let Some(rank) = self.procs.get_mut(&id) else {
+            return false;
+        };
+        rank.phase = Phase::Starting { ready: false };
+        rank.pid = pid;
+        let (owner, incarnation, label) = (rank.owner, rank.incarnation, rank.label.clone());
+        let become_it = ToClient::Become {
+            incarnation,
+            spec: rank.launch.spec.clone(),
+            recorded: rank.recorded.payloads(),
+        };
+        let owner_slot = self.first_lane(id, owner);
+        self.outputs.push_back(Output::TakePlace(Place {
+            spare: (spare_id, spare_incarnation),
+            proc: (id, incarnation),
+            owner_slot,
+            label,
+        }));
+        self.send(id, become_it);
+        let epoch = self.epoch;
+        self.send(id, ToClient::Epoch { epoch });
+        self.connect_waiting(id);
+        true
+    }
+
+    /// Its end counts against nothing but itself. One that ends over and over is not started for ever.
+    pub(super) fn spare_ended(&mut self, now_ns: u64, id: ProcId, death: Death, gone: bool) {
+        let random = self.random.fraction();
+        let is_wanted = !self.closed
+            && self
+                .procs
+                .get(&id)
+                .is_some_and(|proc| self.needs_spares(proc.mesh));
+        let Some(proc) = self.procs.get_mut(&id) else {
+            return;
+        };
+        let decision = match &proc.policy {
+            Some(policy) if is_wanted && proc.ending.is_none() => {
+                proc.history.decide(policy, now_ns, false, random)
+            }
+            // It was told to end with the mesh, which has been started again since.
+            Some(_) if is_wanted => Decision::Restart { delay_ns: 0 },
+            _ => Decision::Ended,
+        };
+        if let Decision::Restart { delay_ns } = decision {
+            let at_ns = now_ns.saturating_add(delay_ns.max(SPARE_PAUSE_NS));
+            proc.phase = Phase::Down { at_ns, gone };
+            return;
+        }
+        let (owner, label) = (proc.owner, proc.label.clone());
+        if decision == Decision::GiveUp {
+            let text = format!(
+                "{label} ended as often as its mesh's policy mends a rank, and is not replaced: {}\n{}",
+                death.reason, death.stderr
+            );
+            self.send(
+                owner,
+                ToClient::Warning {
+                    text: text.trim_end().to_owned(),
+                },
+            );
+        }
+        if let Some(proc) = self.procs.get_mut(&id) {
+            let last = Box::new(Status::Stopped { death });
+            proc.phase = Phase::Over { last, gone };
+        }
+    }
+
+    /// These ranks are ending: spares of their meshes that no rank can need any more end too.
+    pub(super) fn end_useless_spares(&mut self, now_ns: u64, ranks: &[ProcId], patience: Patience) {
+        if self.spares.is_empty() {
+            return;
+        }
+        let mut meshes: Vec<MeshId> = ranks
+            .iter()
+            .filter_map(|id| Some(self.procs.get(id)?.mesh))
+            .collect();
+        meshes.dedup();
+        for mesh in meshes {
+            if self.needs_spares(mesh) {
+                continue;
+            }
+            for id in self.spares_of(mesh) {
+                self.stop(now_ns, id, "its mesh has ended", patience);
+            }
+        }
+    }
+
+    /// Whether there is a rank of this mesh that may have to start again.
+    fn needs_spares(&self, mesh: MeshId) -> bool {
+        self.procs.values().any(|proc| {
+            proc.mesh == mesh
+                && !proc.is_spare
+                && !matches!(proc.phase, Phase::Over { .. })
+                && proc.ending.as_ref().is_none_or(|ending| ending.restart)
+        })
+    }
+
+    /// A rank that had ended for good is started again: so are spares that had.
+    pub(super) fn begin_spares_again(&mut self, now_ns: u64, rank: ProcId) {
+        let Some(mesh) = self.procs.get(&rank).map(|proc| proc.mesh) else {
+            return;
+        };
+        for id in self.spares_of(mesh) {
+            if let Some(proc) = self.procs.get_mut(&id)
+                && let Phase::Over { gone, .. } = proc.phase
+            {
+                proc.history = History::default();
+                proc.ending = None;
+                proc.phase = Phase::Down { at_ns: now_ns, gone };
+                self.start_next(now_ns, id);
+            }
+        }
+    }
+
+    /// A rank has this to construct, and so may they.
+    pub(super) fn prepare_spares(&mut self, rank: ProcId, start: &Bytes) {
+        let Some(spares) = self
+            .procs
+            .get(&rank)
+            .and_then(|proc| self.spares.get_mut(&proc.mesh))
+        else {
+            return;
+        };
+        if spares.plans.contains(start) {
+            return;
+        }
+        if spares.plans.len() == SPARE_PLANS_MAX {
+            spares.plans.pop_front();
+        }
+        spares.plans.push_back(start.clone());
+        for id in spares.procs.clone() {
+            if self
+                .procs
+                .get(&id)
+                .is_some_and(|proc| matches!(proc.phase, Phase::Up))
+            {
+                self.send(id, ToClient::Prepare { start: start.clone() });
+            }
+        }
+    }
+
+    /// Nothing is kept of a mesh of which no rank is.
+    pub(super) fn forget_spares(&mut self, mesh: MeshId) {
+        let has_rank = |proc: &Proc| proc.mesh == mesh && !proc.is_spare;
+        if self.spares.contains_key(&mesh) && !self.procs.values().any(has_rank) {
+            for id in self.spares.remove(&mesh).unwrap_or_default().procs {
+                // One that its kernel still holds is forgotten with the job.
+                if matches!(
+                    self.procs.get(&id).map(|proc| &proc.phase),
+                    Some(Phase::Over { gone: true, .. })
+                ) {
+                    self.procs.remove(&id);
+                }
+            }
+        }
+    }
+
+    fn spares_of(&self, mesh: MeshId) -> Vec<ProcId> {
+        self.spares
+            .get(&mesh)
+            .map(|spares| spares.procs.clone())
+            .unwrap_or_default()
+    }
+}
