@@ -65,6 +65,8 @@ sim:  ## simulated runs of the core: one again with SEED=17, many with SEEDS=100
 	$(SETUP) extension
 	$(RUN) env $(if $(SEED),ROOST_SIM_SEED=$(SEED),ROOST_SIM_SEEDS=$(SEEDS)) \
 		cargo test --package roost-core --test sim -- --nocapture
+	$(RUN) env $(if $(SEED),ROOST_SIM_SEED=$(SEED),ROOST_SIM_SEEDS=$(SEEDS)) \
+		cargo test --package roost-core --lib trees -- --nocapture
 
 bench:  ## the core's benches and Python's, each beside its floor; writes benches/README.md
 	$(SETUP) test extension

@@ -2,9 +2,11 @@
 
 mod life;
 mod links;
+mod otp;
 mod schedules;
 mod sources;
 mod spares;
+mod trees;
 
 use super::*;
 use crate::control::{DeathKind, Exit, Launch, Rank, Spawn, TemplateKey};
