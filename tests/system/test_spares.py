@@ -7,6 +7,7 @@ import time
 import pytest
 from loops import handled, on_a_loop, process_state, until, wait_until_gone
 from mortal import Mortal
+from slow_import import Slow
 from warm import Owner, SetUp, Warm, ran
 
 from roost import ActorDied, Bind, Restart, this_host
@@ -74,6 +75,18 @@ async def test_recovery_costs_no_setup_and_no_pause(tmp_path):
     print(f"back after {took[0]:.3f} s without spares, {took[1]:.3f} s with one")
     assert took[0] > 1.0
     assert took[1] < took[0] / 2
+
+
+@on_a_loop
+async def test_the_actors_modules_are_imported_ahead(tmp_path):
+    imports = tmp_path / "imports"
+    async with this_host().spawn_procs(restart=SLOW, spares=1, env={"IMPORTS": str(imports)}) as procs:
+        slow = await procs.spawn("slow", Slow)
+        await until(lambda: len(ran(imports)) == 2)
+        before = ran(imports)
+        await killed(slow)
+        await slow.ready()
+        assert await slow.pid.call_one() in before
 
 
 @pytest.mark.parametrize("what", ["exit", "signal", "segfault"])
