@@ -13,6 +13,7 @@ from cloudpickle.cloudpickle import _make_skeleton_class
 
 from roost import _definitions
 from roost._pickling import Collector, Sink
+from roost._typing_forms import is_typing_form, reduce_typing_form
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +49,9 @@ class ValuePickler(_CloudPickler):  # type: ignore[misc]
                 return reduced
         if isinstance(value, type):
             return self._reduce_class(value)
+        if is_typing_form(type(value)):
+            # What a class names in its annotations, or a function in its globals.
+            return reduce_typing_form(self._collector, value)
         reduced = super().reducer_override(value)
         if isinstance(value, types.FunctionType) and isinstance(reduced, tuple) and self._target is None:
             make, args, state, items, pairs, setter = reduced

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from roost import _arrays, _definitions
 from roost._arrays import OUT_OF_BAND_BYTES_MIN, Storages
+from roost._typing_forms import is_typing_form, reduce_typing_form
 
 __all__ = [
     "OUT_OF_BAND_BYTES_MIN",
@@ -300,6 +301,8 @@ def _rule(kind: type[Any]) -> _Rule | None:
         found = _reduce_memoryview
     elif is_promise(kind):
         found = _refuse_promise
+    elif is_typing_form(kind):
+        found = reduce_typing_form
     elif issubclass(kind, BaseException):
         found = _reduce_exception if is_rebuilt(kind) else None
     else:

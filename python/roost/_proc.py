@@ -94,7 +94,12 @@ def _settle(spec: dict[str, Any], mark: str) -> None:
     for name, value in environ.items():
         if os.environ.get(name) != value:
             os.environ[name] = value
-    os.chdir(spec["cwd"])
+    try:
+        os.chdir(spec["cwd"])
+    except OSError as error:
+        # It was there when the proc was asked for.
+        print(f"roost: {spec['name']} starts in / instead: {error}", file=sys.stderr)  # noqa: T201 - no logging yet
+        os.chdir("/")
     sys.path[:] = spec["sys_path"]
     importlib.invalidate_caches()
     # Output goes through a pipe, and should be seen when it is written.

@@ -18,6 +18,9 @@ __all__ = ["DeadLetters", "Job"]
 
 _logger = logging.getLogger("roost.dead_letters")
 
+# For how long those that follow a warning are counted before the log is told of them.
+_COUNTED_S = 1.0
+
 
 class Job:
     """The job as `context().job` shows it."""
@@ -48,6 +51,8 @@ class DeadLetters:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self.kept: deque[DeadLetter] = deque(maxlen=runtime.config.dead_letters_max)
+        # By mesh and endpoint: how many more came since the log was last told, and the last of them.
+        self._more: dict[tuple[int, str], tuple[int, DeadLetter]] = {}
 
     def add(self, mesh: int, rank: int, endpoint: str, reason: str, failure: Failure | None, sender: str = "") -> None:
         """A broadcast of this process was not delivered to a rank of the whole mesh."""
@@ -58,13 +63,38 @@ class DeadLetters:
             sender = runtime.name if runner is None else runner.name
         letter = DeadLetter(sender, target, endpoint, point, reason, failure, now())
         self.kept.append(letter)
-        _logger.warning("%s", letter)
+        self._warn((mesh, endpoint), letter)
         happened: Event = event("dead_letter", name, target, point, 0, reason, failure)
         record = runtime.owned.get(mesh)
         if record is not None:
             record.give(happened)
         else:
             runtime.job_event(happened)
+
+    def _warn(self, key: tuple[int, str], letter: DeadLetter) -> None:
+        """The first of a mesh and an endpoint is told at once, those that follow are counted: a flood is a line a second."""
+        more = self._more.get(key)
+        if more is not None:
+            self._more[key] = (more[0] + 1, letter)
+            return
+        _logger.warning("%s", letter)
+        self._more[key] = (0, letter)
+        self._runtime.loop.call_later(_COUNTED_S, self._tell_more, key)
+
+    def _tell_more(self, key: tuple[int, str]) -> None:
+        if key not in self._more:
+            return  # told at the end already
+        count, letter = self._more.pop(key)
+        if count:
+            _logger.warning("%d more like this one: %s", count, letter)
+            if not self._runtime.closed:
+                self._more[key] = (0, letter)
+                self._runtime.loop.call_later(_COUNTED_S, self._tell_more, key)
+
+    def close(self) -> None:
+        """The process ends: what was counted is told."""
+        for key in list(self._more):
+            self._tell_more(key)
 
     def send_back(self, sender: int, mesh: int, rank: int, endpoint: str, reason: str, failure: Failure | None) -> None:
         """A broadcast that cannot be handled here goes back to its sender."""

@@ -356,7 +356,7 @@ class HostedMesh:
             self.cells[slot].close(refusal(self.id, rank, self._stopped_failure(rank, reason), None))
 
     def _overdue(self, runner: Runner, reason: str) -> None:
-        """An endpoint does not end although it was cancelled: the actor counts as ended all the same."""
+        """It does not end, although all that it does was cancelled: the actor counts as ended all the same."""
         if runner.cell.runner is runner:
-            self.warn(f"{self.rank_name(runner.rank)} was told to stop ({reason}), but one of its endpoints still runs")
+            self.warn(f"{self.rank_name(runner.rank)} was told to stop ({reason}), but {runner.overdue}")
             self.ended(runner, reason, failed=False)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Runner"]
 
+_ENDPOINT_RUNS = "one of its endpoints still runs"
+
 
 class Runner:
     """One actor of this process: its instance, its mailbox, and the worker that is at it."""
@@ -71,7 +73,8 @@ class Runner:
         self._error: BaseException | None = None
         self.failure: Failure | None = None
         self.stopped_itself = False
-        self._finishing = False
+        # Its last steps, while it takes them: what it waits for.
+        self._finishing = ""
         # The pause before it is constructed anew; None when it is not.
         self.restarts_after_s: float | None = None
         # Those of `def` endpoints, from the first on.
@@ -351,26 +354,42 @@ class Runner:
         if self.stopping is None:
             self.hosted.probed(self, wrong)
 
+    def abandon(self) -> None:
+        """Its proc is gone, and its process goes on (`roost.testing`): what still runs finds nothing to clean up."""
+        self.stopping = self.stopping or "its proc ended"
+        self.meshes, self.is_up = None, False
+        if self.task is None:
+            self.cell.release()
+        if self._threads is not None:
+            self._threads.close()
+
     def owns(self, mesh: Any) -> None:
         """This actor spawned a mesh, which ends with it."""
         if self.meshes is None:
             self.meshes = []
         self.meshes.append(mesh)
 
+    @property
+    def overdue(self) -> str:
+        """What keeps an actor from ending that was told to."""
+        return self._finishing or _ENDPOINT_RUNS
+
     async def finish(self) -> None:
         """The last steps: what it owns is stopped, threads get a while to end, `__cleanup__` runs, the owner hears of it."""
-        self._finishing = True
+        self._finishing = _ENDPOINT_RUNS
         handling.set(self)
         reason = self.stopping or "stopped"
         task = asyncio.current_task()
         while task is not None and task.cancelling():
             task.uncancel()
         await self._concurrent_done()
+        self._finishing = "it still waits for meshes that it owns to stop"
         for mesh in reversed(self.meshes or ()):
             try:
                 await mesh.stop(f"its owner {self.hosted.rank_name(self.rank)} ended: {reason}")
             except Exception as error:
                 self.hosted.warn(f"stopping {mesh!r}, owned by {self.name}: {one_line(error)}")
+        self._finishing = "its threads, or its __cleanup__, still run"
         if self._threads is not None:
             await self._threads.settled(self.hosted.runtime.threads_wait_s())
         cleanup = getattr(type(self.instance), "__cleanup__", None) if self.is_up else None

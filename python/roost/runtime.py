@@ -225,6 +225,7 @@ class Runtime:
         if self.closed:
             return
         self.closed = True
+        self.letters.close()
         process.left_unheard.extend(self.hearing.take_unheard())
         if not self.loop.is_closed():
             self.loop.remove_reader(self.control.fd)
@@ -243,6 +244,7 @@ class Runtime:
         self.workers.end()
         self.node.flush()
         self.closed = True
+        self.letters.close()
         self.loop.remove_reader(self.control.fd)
         self.node.close()
 

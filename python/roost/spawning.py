@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import sys
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from roost.runtime import Runtime
 
 __all__ = ["spawn_actors", "spawn_packed", "spawn_procs"]
+
+_logger = logging.getLogger("roost")
 
 # Read by the interpreter, the loader or a preloaded library when the process starts: a forked proc comes too late for them.
 _START_ONLY = ("LD_", "PYTHON", "MALLOC_", "GLIBC_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_")
@@ -290,7 +293,7 @@ class _Request:
         self.setup = None if setup is None else serialize.dumps_alone(setup)
         self.environ = dict(os.environ)
         self.sys_path = list(sys.path)
-        self.cwd = os.getcwd()
+        self.cwd = _working_directory()
         self.commands: dict[int, list[str]] = {}
         if isinstance(start, str) and start not in ("template", "exec"):
             raise ValueError(f'start={start!r}: give "template", "exec", or a command as a list of words')
@@ -371,6 +374,15 @@ class _Request:
             "sys_path": self.sys_path, "cwd": self.cwd, "environ": environ, "preload": list(self.preload),
             "config": self.runtime.config.as_builtins(), "cpus": None if bind is None else _cpus(bind),
         }  # fmt: skip
+
+
+def _working_directory() -> str:
+    """Where procs start: where this process is."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        _logger.warning("this program's working directory was removed: its procs start in /")
+        return "/"
 
 
 def _cpus(bind: Bind) -> list[int] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from roost.waiting import Bell
 
@@ -84,6 +84,9 @@ class Stream(AsyncIterator[tuple["Point", R]]):
         """The same stream, giving (Point, value or exception) and never raising a rank's error."""
         self._outcomes = True
         return self  # type: ignore[return-value]
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a stream is read by whoever made the call: it is not copied, and does not travel; send a Port")
 
     def __aiter__(self) -> Stream[R]:
         return self

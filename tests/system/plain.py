@@ -1,9 +1,13 @@
 """Programs as users write them, each run as a script of its own: `python plain.py NAME`."""
 
 import asyncio
+import logging
 import os
 import sys
+import tempfile
 import threading
+import typing
+from typing import Generic, NewType, TypeVar
 
 from roost import Actor, Channel, as_completed, context, endpoint, this_host
 from roost.errors import BlockingWaitError
@@ -65,6 +69,68 @@ def without_a_loop():
         assert context().actor_name == "driver"
         assert [state.state for state in mesh.states().result(20)] == ["up", "up"]
         assert mesh.stop("done").result(20) is None
+
+
+Id = NewType("Id", int)
+T = TypeVar("T", bound=LocalError)
+
+
+class Holds(Generic[T]):
+    """A class of `__main__` that names forms of `__main__`."""
+
+    ids: list[Id]
+
+
+def types_of_main():
+    """What annotations are made of travels too, and is one and the same at home."""
+    with this_host().spawn_procs() as procs:
+        mesh = procs.spawn("local", Local, lambda *args: args)
+        for value in (T, Id, list[T], dict[str, Id], Holds[T], typing.Callable[[Id], T]):
+            assert mesh.apply.call_one(value).result(20) == (value,), value
+        said = procs.spawn("said", Local, lambda kind: (Id(3), kind.__args__[0].__bound__ is LocalError))
+        assert said.apply.call_one(list[T]).result(20) == (3, True)
+        same = procs.spawn("same", Same)
+        assert same.keep.call_one(list[T]).result(20) is None
+        assert same.is_kept.call_one(list[T]).result(20)
+
+
+class Same(Actor):
+    @endpoint
+    async def keep(self, value):
+        self.value = value
+
+    @endpoint
+    async def is_kept(self, value):
+        return self.value == value
+
+
+def in_a_removed_directory():
+    """Procs start in /, and the log says so."""
+    said = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("roost").addHandler(handler)
+    where = tempfile.mkdtemp()
+    os.chdir(where)
+    os.rmdir(where)
+    with this_host().spawn_procs() as procs:
+        assert procs.spawn("local", Local, os.getcwd).apply.call_one().result(20) == "/"
+    with this_host().spawn_procs(start="exec") as procs:
+        assert procs.spawn("local", Local, os.getcwd).apply.call_one().result(20) == "/"
+    assert said == ["this program's working directory was removed: its procs start in /"] * 2, said
+
+
+def whose_directory_goes():
+    """A proc that starts again after its directory went starts in /."""
+    where = tempfile.mkdtemp()
+    os.chdir(where)
+    with this_host().spawn_procs(logs=False) as procs:
+        local = procs.spawn("local", Local, os.getcwd)
+        assert local.apply.call_one().result(20) == os.path.realpath(where)
+        os.rmdir(where)
+        procs.restart().result(20)
+        local.ready().result(20)
+        assert local.apply.call_one().result(20) == "/"
 
 
 def from_threads():

@@ -9,7 +9,8 @@ import pytest
 from loops import handled, on_a_loop, process_state
 from mortal import Mortal
 
-from roost import Actor, ActorDied, MeshError, context, endpoint, this_host, this_proc
+from roost import Actor, ActorDied, Config, MeshError, context, endpoint, this_host, this_proc
+from roost.config import using
 from roost.errors import StoppedError
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -259,3 +260,25 @@ async def test_actors_of_the_driver_itself_stop_too(tmp_path):
     with pytest.raises(StoppedError):
         await running
     assert lines(path) == ["tidy cancelled", "tidy cleanup of tidy after None", "tidy clean"]
+
+
+class Owning(Actor):
+    """Owns a proc that only a signal ends."""
+
+    @endpoint
+    async def own(self):
+        mortal = this_host().spawn_procs().spawn("mortal", Mortal)
+        await mortal
+        mortal.block_loop.broadcast(60)
+
+
+def test_one_that_only_waits_for_what_it_owns_is_not_said_to_run_an_endpoint(caplog):
+    async def program():
+        own = this_proc().spawn("own", Owning)
+        await own.own.call_one()
+        await own.stop("enough")
+
+    with using(Config(grace_s=0.3, sigterm_s=0.5)):
+        asyncio.run(program())
+    said = [record.getMessage() for record in caplog.records if "told to stop" in record.getMessage()]
+    assert said == ["own was told to stop (enough), but it still waits for meshes that it owns to stop"]

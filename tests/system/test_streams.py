@@ -1,7 +1,9 @@
 """Streams: values as they come, held back for a slow reader, ended with it; and calls that a port answers."""
 
 import asyncio
+import copy
 import gc
+import pickle
 
 import numpy as np
 import pytest
@@ -34,6 +36,14 @@ class TestStreams:
     async def test_a_stream_of_a_plain_endpoint_gives_its_answers_as_they_come(self, workers):
         got = [(point["gpus"], value) async for point, value in workers.stream(Worker.add, 1)]
         assert sorted(got) == [(0, 11), (1, 11), (2, 11)]
+
+    @pytest.mark.parametrize("way", [copy.copy, pickle.dumps])
+    @in_the_job
+    async def test_it_is_not_copied_and_stays_whole(self, worker, way):
+        stream = worker.count.stream(3)
+        with pytest.raises(TypeError, match="a stream is read by whoever made the call"):
+            way(stream)
+        assert [number async for _, number in stream] == [0, 1, 2]
 
     @in_the_job
     async def test_an_empty_one_ends(self, workers):
