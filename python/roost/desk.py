@@ -22,6 +22,7 @@ from roost.shape import SCALAR
 if TYPE_CHECKING:
     from roost._roost import Targets
     from roost.failure import State
+    from roost.injecting import Fault, Injectors
     from roost.reply import Reply
     from roost.runtime import Runtime
     from roost.services import Request, Services
@@ -48,6 +49,12 @@ class Desk(Actor):
 
         return Services(self)
 
+    @functools.cached_property
+    def _injectors(self) -> Injectors:
+        from roost.injecting import Injectors  # only tests have them
+
+        return Injectors(self._runtime)
+
     @endpoint(concurrent=True)
     async def find(self, name: str, actor: type, request: Request | None, until_up: bool) -> ActorMesh:
         """The service of this name; in the driver."""
@@ -68,6 +75,11 @@ class Desk(Actor):
             # This process itself: its end is the answer.
             await self._runtime.loop.create_future()
         return None
+
+    @endpoint(concurrent=True)
+    async def inject(self, mesh: int, fault: Fault | None) -> None:
+        """Have a fault wait for messages to a mesh of this process; None takes all of that mesh's away again."""
+        self._injectors.inject(mesh, fault)
 
     async def until(self, reply: Reply[R]) -> R:
         """Wait for what a caller waits for, as long as its process lives."""

@@ -156,10 +156,15 @@ class EndpointInfo:
 
     def with_limit(self, limit: int | None) -> EndpointInfo:
         """The same endpoint with another limit."""
-        if limit == self.limit:
-            return self
+        return self if limit == self.limit else self._with(limit=limit)
+
+    def with_function(self, function: Callable[..., Any]) -> EndpointInfo:
+        """The same endpoint, taking the same arguments, that runs something else."""
+        return self._with(function=function, quick=None if self.quick is None else function)
+
+    def _with(self, **changes: object) -> EndpointInfo:
         info = EndpointInfo.__new__(EndpointInfo)
-        info.__setstate__(self.__getstate__() | {"limit": limit})
+        info.__setstate__(self.__getstate__() | changes)
         return info
 
     def __getstate__(self) -> dict[str, object]:

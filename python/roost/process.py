@@ -10,16 +10,18 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from roost.runtime import Runtime
 
-__all__ = ["NoRankYetError", "current", "install", "left_unheard", "running", "wait_for_rank"]
+__all__ = ["NoRankYetError", "choose_by", "current", "install", "left_unheard", "running", "wait_for_rank"]
 
 # What nobody had heard of when its job ended: the process ends with a status of its own.
 left_unheard: list[Exception] = []
 
 _current: Runtime | None = None
+# Where procs share the process (`roost.testing`): the runtime of the proc whose code runs now, None for the process's own.
+_choose: Callable[[], Runtime | None] | None = None
 # Whether this process is a spare, which has no rank, and so no runtime, yet.
 _is_spare = False
 
@@ -36,7 +38,7 @@ def wait_for_rank(*, waits: bool) -> None:
 
 def running() -> Runtime | None:
     """The runtime of this process, if it has one."""
-    return _current
+    return _current if _choose is None else _choose() or _current
 
 
 def install(runtime: Runtime | None) -> None:
@@ -45,13 +47,19 @@ def install(runtime: Runtime | None) -> None:
     _current = runtime
 
 
+def choose_by(choose: Callable[[], Runtime | None] | None) -> None:
+    """Have procs share this process, or no more: `choose` says to which of them the code belongs that runs now."""
+    global _choose  # noqa: PLW0603 - a process has one
+    _choose = choose
+
+
 def current(preload: Sequence[str] | None = None) -> Runtime:
     """The runtime of this process; started at first use.
 
     Args:
         preload: what procs that are about to be spawned preload; None when there are none.
     """
-    runtime = _current
+    runtime = _current if _choose is None else running()
     if runtime is not None:
         if os.getpid() != runtime.pid:
             runtime.check_usable()

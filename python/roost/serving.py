@@ -26,7 +26,7 @@ from roost.spare import set_up, setup_failed, wait_for_rank
 if TYPE_CHECKING:
     from roost._roost import Control
 
-__all__ = ["run_proc"]
+__all__ = ["begin", "end", "open_proc", "run_proc"]
 
 # Raised by the control thread, in itself alone: a number that nothing else is known to use.
 _STACK_SIGNAL = signal.SIGRTMAX - 7
@@ -65,42 +65,55 @@ async def _live(spec: dict[str, Any], control: Control, data_fd: int, started_pa
         driver=spec["driver"], control=control, loop=asyncio.get_running_loop(),
     )  # fmt: skip
     process.install(runtime)
-    runtime.stopping = asyncio.Event()
-    runtime.members.note_self(spec["mesh_name"], Shape(spec["sizes"]), spec["rank"])
-    runtime.open()
+    stopping = open_proc(runtime, spec, started_page_fd)
     control.watch_loop(runtime.config.stall_s, _STACK_SIGNAL)
     control.show(runtime.node)
-    runtime.node.set_started_page(started_page_fd)
     runtime.members.hear(notices)
+    if not await begin(runtime, spec, data_fd):
+        return 1
+    await stopping.wait()
+    if runtime.exit_code is not None:
+        # Nobody else sees to it that this process ends when a thread does not.
+        _end_anyway(runtime.exit_code, runtime.config.grace_s)
+    await end(runtime)
+    return runtime.exit_code or 0
+
+
+def open_proc(runtime: Runtime, spec: dict[str, Any], started_page_fd: int) -> asyncio.Event:
+    """Have a new proc join its loop; gives what is set when it is to stop."""
+    stopping = runtime.stopping = asyncio.Event()
+    runtime.members.note_self(spec["mesh_name"], Shape(spec["sizes"]), spec["rank"])
+    runtime.open()
+    runtime.node.set_started_page(started_page_fd)
+    return stopping
+
+
+async def begin(runtime: Runtime, spec: dict[str, Any], data_fd: int) -> bool:
+    """Run `setup` and make the actors that were there before; False when `setup` raised."""
     if spec["setup"] is not None:
         try:
             await set_up(spec)
         except BaseException as error:
-            setup_failed(control, error)
-            return 1
+            setup_failed(runtime.control, error)
+            return False
     runtime.node.adopt(spec["owner"], 0, data_fd, 0)
     for recorded in spec["actors"]:
         runtime.hosting.spawn(0, 0, [], recorded)
-    control.up()
-    await runtime.stopping.wait()
-    if runtime.exit_code is not None:
-        # Nobody else sees to it that this process ends when a thread does not.
-        _end_anyway(runtime.exit_code, runtime.config.grace_s)
-    await _stop(runtime)
-    return runtime.exit_code or 0
+    runtime.control.up()
+    return True
 
 
 def _end_anyway(code: int, grace_s: float) -> None:
     """End the process after a while, whatever still runs in it."""
 
-    def end() -> None:
+    def exit_late() -> None:
         time.sleep(grace_s)
         os._exit(code)
 
-    threading.Thread(target=end, name="roost-exit", daemon=True).start()
+    threading.Thread(target=exit_late, name="roost-exit", daemon=True).start()
 
 
-async def _stop(runtime: Runtime) -> None:
+async def end(runtime: Runtime) -> None:
     """End in order: actors in reverse order of their start, then what is still to be written."""
     reason = runtime.stop_reason or "its proc ended"
     for hosted in reversed(list(runtime.hosting.meshes.values())):
@@ -109,7 +122,7 @@ async def _stop(runtime: Runtime) -> None:
     # What the actors said last is sent in the next turn of the loop.
     await asyncio.sleep(0)
     runtime.node.flush()
-    end = runtime.loop.time() + runtime.grace_left_s()
-    while runtime.node.has_unsent() and runtime.loop.time() < end:  # noqa: ASYNC110 - the socket tells nobody that it is empty
+    by = runtime.loop.time() + runtime.grace_left_s()
+    while runtime.node.has_unsent() and runtime.loop.time() < by:  # noqa: ASYNC110 - the socket tells nobody that it is empty
         await asyncio.sleep(_FLUSH_S)
     runtime.close_proc()

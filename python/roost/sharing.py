@@ -97,6 +97,8 @@ class Sharing:
 
     def _trim(self) -> None:
         """Give idle shared memory back, now and then."""
+        if self._runtime.closed:
+            return
         self.pool.trim()
         for receiver, segment in self.pool.drain_forgotten():
             self._runtime.send_system(receiver, 1, ".forgotten", _SEGMENT.pack(segment), [])

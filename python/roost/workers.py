@@ -44,6 +44,12 @@ class Workers:
         self.ending = True
         self._runtime.node.end_workers()
 
+    def abandon(self) -> None:
+        """This proc is gone, and its process goes on (`roost.testing`)."""
+        self.ending = True
+        for task in self._tasks:
+            task.cancel()
+
     async def _work(self) -> None:  # noqa: C901 - one loop, each branch of which is a rule
         node = self._runtime.node
         take = node.take

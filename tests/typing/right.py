@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Generic, TypeVar, assert_type
 
 import roost
-from roost import Actor, Endpoint, Point, Port, ProcMesh, Reply, State, ValueMesh, endpoint
+from roost import Actor, Endpoint, Point, Port, ProcMesh, Reply, State, ValueMesh, endpoint, testing
 
 T = TypeVar("T")
 
@@ -184,6 +184,27 @@ async def monitors(procs: ProcMesh) -> None:
     async with asyncio.TaskGroup() as group:
         task = group.create_task(roost.monitor(procs))
     assert_type(task.result(), ValueMesh[State])
+
+
+async def tests_of_ones_own() -> None:
+    procs = testing.local_mesh({"gpus": 2}, restart=roost.Restart(limit=1), setup=print)
+    assert_type(procs, ProcMesh)
+    trainers = procs.spawn("trainers", Trainer, 1.0)
+    async with testing.Faults(trainers) as faults:
+        assert_type(faults, testing.Faults)
+        await faults.kill(Trainer.step, message=3, gpus=1)
+        await faults.kill("step", signal=15, times=None, after=True, gpus=slice(0, 2))
+        await faults.fail(Trainer.weigh, ValueError("x"))
+        await faults.hang(Trainer.tokens)
+        await faults.freeze(Trainer.load, 0.5)
+        await faults.delay(Trainer.lookup, 1)
+        await faults.drop(Trainer.later)
+    testing.kill(trainers.slice(gpus=0))
+    testing.kill(procs.slice(gpus=1), reason="enough")
+    with testing.clock() as time, testing.in_process():
+        assert_type(time, testing.FakeClock)
+        await time.advance(60)
+        assert_type(time.elapsed, float)
 
 
 async def replies_are_coroutines(procs: ProcMesh) -> None:

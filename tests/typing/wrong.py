@@ -8,7 +8,7 @@ Never run, checked by test_typing.py: strict checkers complain of an ignore that
 from collections.abc import AsyncIterator
 
 import roost
-from roost import Actor, Endpoint, Port, ProcMesh, ValueMesh, configure, endpoint, this_host
+from roost import Actor, Endpoint, Port, ProcMesh, ValueMesh, configure, endpoint, testing, this_host
 
 
 class Trainer(Actor):
@@ -111,6 +111,17 @@ async def services(procs: ProcMesh) -> None:
     count: int = await roost.lookup("trainer", Trainer)  # type: ignore[arg-type]
     roost.monitor("trainer")  # type: ignore[arg-type]
     print(count)
+
+
+async def tests_of_ones_own(procs: ProcMesh) -> None:
+    testing.Faults(procs)  # type: ignore[arg-type]
+    async with testing.Faults(procs.spawn("trainers", Trainer, 1.0)) as faults:
+        await faults.kill(3)  # type: ignore[arg-type]
+        await faults.fail("step", "x")  # type: ignore[arg-type]
+        await faults.delay("step")  # type: ignore[call-arg]
+        await faults.kill("step", message="third")  # type: ignore[arg-type]
+    testing.kill("trainers")  # type: ignore[arg-type]
+    testing.local_mesh({"gpus": 2}, env={})  # type: ignore[call-arg]
 
 
 def limits() -> None:

@@ -150,6 +150,12 @@ impl Node {
         connecting::revive(self, py, proc, comes)
     }
 
+    /// The membership epoch that this process has applied.
+    #[getter]
+    fn epoch(&self) -> u32 {
+        self.lock().epoch
+    }
+
     /// The membership epoch that this process has applied. Messages that were held for it are handled.
     fn set_epoch(&self, py: Python<'_>, epoch: u32) -> PyResult<()> {
         connecting::set_epoch(self, py, epoch)
@@ -163,6 +169,12 @@ impl Node {
         endpoints: &Bound<'py, PyDict>,
     ) -> PyResult<Bound<'py, PyTuple>> {
         hosting::host(slf, mesh, count, endpoints)
+    }
+
+    /// From now on messages for a mesh of this process are for these endpoints instead of its class's, by name. False where
+    /// there is no such mesh.
+    fn set_endpoints(&self, py: Python<'_>, mesh: u64, endpoints: &Bound<'_, PyDict>) -> PyResult<bool> {
+        hosting::set_endpoints(self, py, mesh, endpoints)
     }
 
     /// Forget the actors of a mesh; later messages for it are answered with `reason` while `close` of their cells lasts.

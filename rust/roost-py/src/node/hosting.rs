@@ -17,6 +17,8 @@ use crate::suspect::Suspect;
 pub(crate) struct Hosted {
     pub(crate) cells: Cells,
     pub(crate) endpoints: Arc<Endpoints>,
+    /// The endpoints are not those of the class: a test's faults stand before them.
+    replaced: bool,
 }
 
 impl Node {
@@ -78,6 +80,12 @@ impl State {
             // It came before the mesh did.
             mail.endpoint = hosted.endpoints.get(name);
         }
+        if hosted.replaced
+            && let Some(endpoint) = &mail.endpoint
+        {
+            // Sent from here, it brought the endpoint of the class.
+            mail.endpoint = hosted.endpoints.get(&endpoint.name);
+        }
         if let Some(suspect) = mail
             .chain
             .as_deref()
@@ -123,7 +131,14 @@ pub(super) fn host<'py>(
     let mut actions = Vec::new();
     {
         let mut state = node.lock();
-        if let Some(old) = state.meshes.insert(mesh, Hosted { cells, endpoints }) {
+        if let Some(old) = state.meshes.insert(
+            mesh,
+            Hosted {
+                cells,
+                endpoints,
+                replaced: false,
+            },
+        ) {
             actions.push(Action::Drop(old.cells.into_iter().map(Py::into_any).collect()));
         }
         for (slot, mail) in state.early.remove(&mesh).unwrap_or_default() {
@@ -132,6 +147,21 @@ pub(super) fn host<'py>(
     }
     node.act(py, actions)?;
     Ok(made)
+}
+
+pub(super) fn set_endpoints(
+    node: &Node,
+    py: Python<'_>,
+    mesh: u64,
+    endpoints: &Bound<'_, PyDict>,
+) -> PyResult<bool> {
+    let table = Arc::new(Endpoints::from_dict(endpoints)?);
+    let old = node.lock().meshes.get_mut(&mesh).map(|hosted| {
+        hosted.replaced = true;
+        std::mem::replace(&mut hosted.endpoints, table)
+    });
+    let _ = py;
+    Ok(old.is_some())
 }
 
 pub(super) fn forget(node: &Node, py: Python<'_>, mesh: u64) {
