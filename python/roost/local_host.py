@@ -147,7 +147,7 @@ class LocalHost:
 
     def _begin(self, proc: LocalProc) -> None:
         page = proc.renew()
-        actors = [mesh for mesh, _ in proc.recorded]
+        actors = [mesh for mesh, _, _ in proc.recorded]
         self._announce_start(proc, "starting", {"times": proc.times, "actors": actors})
         control = LocalControl(self, proc.id)
         scope = Context()
@@ -306,6 +306,7 @@ class LocalHost:
         for proc in reversed(list(self._procs.values())):
             if proc.owner == owner.id:
                 self.stop(proc.id, f"its owner {owner.label} ended", config.grace_s, config.sigterm_s)
+            proc.forget_of(owner.id)
 
     # Connections -------------------------------------------------------------------------------------------------------
     def connect(self, source: int, target: int) -> None:
@@ -358,9 +359,9 @@ class LocalHost:
         self.tell(source, ("seen", to, mesh, seen))
 
     # Recorded actors ---------------------------------------------------------------------------------------------------
-    def record(self, id: int, mesh: int, constructors: bytes) -> None:  # noqa: A002
+    def record(self, owner: int, id: int, mesh: int, constructors: bytes) -> None:  # noqa: A002
         """Keep what makes actors, for later incarnations."""
-        self._procs[id].record(mesh, constructors)
+        self._procs[id].recorded.append((mesh, owner, constructors))
 
     def forget(self, id: int, mesh: int) -> None:  # noqa: A002
         """These actors are not made again."""

@@ -42,8 +42,8 @@ class LocalProc:
         self.owner = owner
         self.policy = policy
         self.forget_deaths()
-        # Constructors to run again, by mesh.
-        self.recorded: list[tuple[int, bytes]] = []
+        # Constructors to run again: their mesh, the proc of its owner, and what makes the actors.
+        self.recorded: list[tuple[int, int, bytes]] = []
         self.incarnation = 0
         # starting → up → down → starting …, or over.
         self.phase = "starting"
@@ -77,7 +77,11 @@ class LocalProc:
     def spec(self) -> dict[str, Any]:
         """What its next incarnation is made from."""
         spec: dict[str, Any] = pickle.loads(self._spec)
-        return {**spec, "incarnation": self.incarnation, "actors": [constructors for _, constructors in self.recorded]}
+        return {
+            **spec,
+            "incarnation": self.incarnation,
+            "actors": [constructors for _, _, constructors in self.recorded],
+        }
 
     def renew(self) -> int:
         """A new incarnation, of which nothing has happened yet; gives its page of started numbers."""
@@ -109,13 +113,13 @@ class LocalProc:
             self._page.close()
             self._page = None
 
-    def record(self, mesh: int, constructors: bytes) -> None:
-        """Keep what makes actors, for later incarnations."""
-        self.recorded.append((mesh, constructors))
-
     def forget(self, mesh: int) -> None:
-        """These actors are not made again."""
+        """These actors are not made again: their mesh has ended."""
         self.recorded = [one for one in self.recorded if one[0] != mesh]
+
+    def forget_of(self, owner: int) -> None:
+        """The same for all that the actors of a proc owned, which has ended."""
+        self.recorded = [one for one in self.recorded if one[1] != owner]
 
     def cancel_timer(self) -> None:
         """Nothing is to come by itself any more."""
@@ -275,7 +279,7 @@ class LocalControl:
         others = []
         for proc, mesh, plan, rest in records:
             if self._host.has(proc):
-                self._host.record(proc, mesh, plan + rest)
+                self._host.record(self._proc, proc, mesh, plan + rest)
             else:
                 others.append((proc, mesh, plan, rest))
         if others and self._real is not None:
