@@ -61,7 +61,7 @@ def in_process() -> Iterator[None]:
     """Have all procs that are spawned inside the `with` live in this process, as those of `local_mesh`.
 
     So a program's own `this_host().spawn_procs(…)` is tested unchanged. What only a process can have is left out: `env`, `preload`,
-    `bind`, `start`, `gpus_per_proc` and `logs` do nothing.
+    `bind`, `start`, `gpus_per_proc`, `spares` and `logs` do nothing.
 
     Raises:
         RuntimeError: no event loop runs in this thread.
