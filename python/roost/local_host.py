@@ -19,7 +19,7 @@ from roost.context import handling
 from roost.local_proc import LocalControl, LocalProc, LocalRuntime
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from roost._roost import Control
     from roost.context import Handling
@@ -154,27 +154,31 @@ class LocalHost:
         spec = proc.spec()
         runtime = proc.runtime = LocalRuntime(spec, control, self._loop, self._home)
         runtime.node.set_epoch(self.epoch)
-        stopping = scope.run(serving.open_proc, runtime, spec, page)
+        scope.run(serving.open_proc, runtime, spec, page)
+        runtime.stopping = _Stopping(lambda: self._follow(proc, self._finish(proc, runtime), scope))
         near, far = _pair()
         proc.slot_for(proc.owner)
         self._lanes.add(frozenset((proc.id, proc.owner)))
         slot = self._slot(proc.owner, proc.id)
         self.tell(proc.owner, ("connected", proc.id, proc.incarnation, near.detach(), slot))
         scope.run(_place.set, runtime)
-        proc.task = self._loop.create_task(self._live(proc, runtime, spec, far, stopping), context=scope)
+        self._follow(proc, self._start(proc, runtime, spec, far), scope)
 
-    async def _live(
-        self, proc: LocalProc, runtime: LocalRuntime, spec: dict[str, Any], data: socket.socket, stopping: asyncio.Event
-    ) -> None:
-        """One incarnation, as `serving` has it in a process."""
-        code, fd = 1, data.detach()
-        if await serving.begin(runtime, spec, fd):
-            await stopping.wait()
-            await serving.end(runtime)
-            code = runtime.exit_code or 0
-        else:
+    def _follow(self, proc: LocalProc, steps: Coroutine[Any, Any, None], scope: Context) -> None:
+        # No task waits for the end: a loop that ends cancels all tasks, and then stops procs in order.
+        proc.task = self._loop.create_task(steps, context=scope)
+
+    async def _start(self, proc: LocalProc, runtime: LocalRuntime, spec: dict[str, Any], data: socket.socket) -> None:
+        """How an incarnation begins, as `serving` has it in a process."""
+        fd = data.detach()
+        if not await serving.begin(runtime, spec, fd):
             os.close(fd)
-        self._end(proc, runtime, exit_code=code)
+            self._end(proc, runtime, exit_code=1)
+
+    async def _finish(self, proc: LocalProc, runtime: LocalRuntime) -> None:
+        """How it ends that was told to, or exits."""
+        await serving.end(runtime)
+        self._end(proc, runtime, exit_code=runtime.exit_code or 0)
 
     def up(self, id: int) -> None:  # noqa: A002 - as everywhere here
         """A proc says that it is ready."""
@@ -366,6 +370,20 @@ class LocalHost:
     def forget(self, id: int, mesh: int) -> None:  # noqa: A002
         """These actors are not made again."""
         self._procs[id].forget(mesh)
+
+
+class _Stopping(asyncio.Event):
+    """Tells at once that it was set."""
+
+    def __init__(self, told: Callable[[], None]) -> None:
+        super().__init__()
+        self._told = told
+
+    def set(self) -> None:
+        """The proc is to stop."""
+        if not self.is_set():
+            super().set()
+            self._told()
 
 
 def _running() -> Runtime | None:

@@ -375,10 +375,14 @@ async def test_one_after_the_other_on_one_loop():
     assert await this_proc().spawn("own", Trainer).step.call_one() == 1
 
 
-@on_a_loop
-async def test_a_job_that_ends_with_local_procs_up():
-    procs = local_mesh({"gpus": 2}, restart=QUICK)
-    await procs.spawn("trainers", Trainer).step.call()
+def test_a_job_that_ends_with_local_procs_up_stops_them_in_order(caplog):
+    async def program():
+        procs = local_mesh({"gpus": 2}, restart=QUICK)
+        await procs.spawn("trainers", Trainer).step.call()
+
+    asyncio.run(program())
+    assert sorted(LIVES) == [("cleaned up", 0, 0), ("cleaned up", 1, 0)]
+    assert not caplog.records
 
 
 @on_a_loop
