@@ -50,9 +50,7 @@ impl Agent {
             Phase::Dying { gone, .. } => *gone = true,
             Phase::Over { gone, .. } if !*gone => {
                 *gone = true;
-                if !proc.is_spare {
-                    self.tell_gone(id);
-                }
+                self.nothing_left(id);
             }
             Phase::Down { gone, .. } => {
                 *gone = true;
@@ -154,12 +152,12 @@ impl Agent {
         self.announce_death(id, seen, status);
         self.refuse_waiting(id);
         if gone {
-            self.tell_gone(id);
+            self.nothing_left(id);
         }
     }
 
     /// Its owner may wait for its memory. Of those that ended long ago nothing is kept.
-    fn tell_gone(&mut self, id: ProcId) {
+    pub(super) fn tell_gone(&mut self, id: ProcId) {
         if let Some(owner) = self.procs.get(&id).map(|proc| proc.owner)
             && self.hears(owner)
         {

@@ -13,12 +13,19 @@ use crate::id::{MeshId, ProcId};
 use crate::limits::{SPARE_PAUSE_NS, SPARE_PLANS_MAX};
 use crate::restart::{Decision, History};
 
+const NOW: Patience = Patience {
+    grace_ns: 0,
+    sigterm_ns: 0,
+};
+
 /// Those of one mesh.
 #[derive(Debug, Default)]
 pub(super) struct Spares {
     procs: Vec<ProcId>,
     /// What the constructors of its actors begin with, each once.
     plans: VecDeque<Bytes>,
+    /// The last of its ranks, which nothing is left of: told when that is true of the spares.
+    last: Option<ProcId>,
 }
 
 impl Agent {
@@ -158,6 +165,41 @@ impl Agent {
             let last = Box::new(Status::Stopped { death });
             proc.phase = Phase::Over { last, gone };
         }
+        if gone {
+            self.nothing_left(id);
+        }
+    }
+
+    /// Nothing is left of a proc that has ended for good. Who waits for that of a whole mesh waits for its spares too.
+    pub(super) fn nothing_left(&mut self, id: ProcId) {
+        let Some((mesh, is_spare)) = self.procs.get(&id).map(|proc| (proc.mesh, proc.is_spare)) else {
+            return;
+        };
+        let Some(spares) = self.spares.get(&mesh) else {
+            return self.tell_gone(id);
+        };
+        let is_left = |proc: &Proc| !matches!(proc.phase, Phase::Over { gone: true, .. });
+        let mut ranks = self
+            .procs
+            .values()
+            .filter(|proc| proc.mesh == mesh && !proc.is_spare);
+        let has_spare = spares
+            .procs
+            .iter()
+            .any(|spare| self.procs.get(spare).is_some_and(is_left));
+        let has_rank = ranks.any(is_left);
+        let Some(spares) = self.spares.get_mut(&mesh) else {
+            return;
+        };
+        if is_spare {
+            if !has_spare && let Some(last) = spares.last.take() {
+                self.tell_gone(last);
+            }
+        } else if has_rank || !has_spare {
+            self.tell_gone(id);
+        } else {
+            spares.last = Some(id);
+        }
     }
 
     /// These ranks are ending: spares of their meshes that no rank can need any more end too.
@@ -175,6 +217,9 @@ impl Agent {
                 continue;
             }
             for id in self.spares_of(mesh) {
+                // One that waits ends at once; one that still runs the user's `setup` has nothing to lose.
+                let is_ready = matches!(self.procs.get(&id).map(|proc| &proc.phase), Some(Phase::Up));
+                let patience = if is_ready { patience } else { NOW };
                 self.stop(now_ns, id, "its mesh has ended", patience);
             }
         }
@@ -195,6 +240,9 @@ impl Agent {
         let Some(mesh) = self.procs.get(&rank).map(|proc| proc.mesh) else {
             return;
         };
+        if let Some(spares) = self.spares.get_mut(&mesh) {
+            spares.last = None;
+        }
         for id in self.spares_of(mesh) {
             if let Some(proc) = self.procs.get_mut(&id)
                 && let Phase::Over { gone, .. } = proc.phase

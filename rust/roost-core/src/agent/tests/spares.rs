@@ -279,6 +279,37 @@ fn they_end_with_a_mesh_that_fails_with_its_owner_and_with_the_job() {
 }
 
 #[test]
+fn nothing_is_left_of_a_mesh_when_nothing_is_left_of_its_spares() {
+    let mut rig = rig(2, 1, policy(3));
+    rig.stop(1, "enough");
+    rig.stop(2, "enough");
+    rig.die(1, 0, Exit::Code(0));
+    rig.die(2, 0, Exit::Code(0));
+    rig.go(1, 0);
+    assert_eq!(story(&rig.statuses(DRIVER)), ["stopped", "stopped", "gone"]);
+    rig.go(2, 0);
+    rig.die(101, 0, Exit::Code(0));
+    assert_eq!(story(&rig.statuses(DRIVER)), [] as [&str; 0]);
+    rig.go(101, 0);
+    assert_eq!(story(&rig.statuses(DRIVER)), ["gone"]);
+    // One that is still being set up is not waited for long.
+    let mut early = Rig::new();
+    early.say(
+        DRIVER,
+        ToAgent::Spawn(Box::new(with_spares(warm(&[1]), 1, policy(3)))),
+    );
+    early.come_up(1, 0);
+    early.input(Input::Launched {
+        proc: proc(101),
+        incarnation: Incarnation(0),
+        pid: 7,
+    });
+    early.take();
+    early.stop(1, "enough");
+    assert_eq!(early.signals(), [Signal::Kill]);
+}
+
+#[test]
 fn what_is_executed_otherwise_takes_no_spare() {
     let mut rig = Rig::new();
     let mut spawned = with_spares(spawn(&[1]), 1, policy(3));
