@@ -11,6 +11,7 @@ from roost import process, serialize
 from roost._exceptions import add_note
 from roost._roost import INLINE_BYTES_MAX
 from roost.bound import Each, least_loaded
+from roost.echoes import may_echo
 from roost.errors import ActorDied, MessageTooLargeError, StoppedError
 from roost.reply import Broadcast, Reply
 from roost.stops import lost_error, stopped_error
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["Calls"]
 
 _logger = logging.getLogger("roost")
-
-# Errors that may be the echo of a peer's death, which is better told as that death.
-_ECHOES = (OSError, EOFError)
 
 
 class Calls:
@@ -81,7 +79,7 @@ class Calls:
     def begin(self, reply: GatheredReply[Any], mesh: ActorMesh) -> None:
         """Prepare the reply of a call to a mesh."""
         shape = mesh._dense()
-        reply.begin(len(shape), lambda values: ValueMesh._of(shape, tuple(values)), shape.point, mesh._name)
+        reply.begin(len(shape), lambda values: ValueMesh._of(shape, tuple(values)), shape.point, mesh)
 
     def elsewhere(self, verb: Verb, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         """A verb used on another thread: arguments are captured here, the rest happens on the loop."""
@@ -184,9 +182,8 @@ class Calls:
         """An endpoint raised."""
         note, dumped = pickle.loads(payload)
         error = serialize.load_exception(dumped, note)
-        if isinstance(error, _ECHOES) and not isinstance(error, (ActorDied, TimeoutError)):
-            # A death that explains it may be on its way; it is told first when it comes in time.
-            self.runtime.loop.call_later(self.runtime.config.echo_hold_s, self.fail, sink, rank, error)
+        if may_echo(error):
+            self.runtime.echoes.hold(sink, rank, error)
         else:
             self.fail(sink, rank, error)
 
@@ -257,3 +254,4 @@ class Calls:
             self.runtime.hearing.carried(error.failure, sink)
             # The call of one rank names none.
             sink.fail_ranks([(rank, error) for rank in ranks or (0,)])
+            self.runtime.echoes.release(sink)

@@ -155,10 +155,13 @@ class Failure(Frozen, kw_only=True):
         while cause is not None and depth < _DEPTH_SHOWN:
             parts.append(f"because {cause.summary}")
             cause, depth = cause.cause, depth + 1
-        if self.consequences:
-            named = ", ".join(failure.name for failure in self.consequences[:_DEPTH_SHOWN])
-            more = len(self.consequences) - _DEPTH_SHOWN
-            parts.append(f"which also ended {named}{f' and {more} more' if more > 0 else ''}")
+        ended = [failure.name for failure in self.consequences if failure.kind != "error"]
+        if ended:
+            parts.append(f"which also ended {', '.join(ended[:_DEPTH_SHOWN])}{_more(ended)}")
+        # Of a death, ranks that live on: their connections to it broke.
+        raised = [f"{failure.name} {failure._ending()}" for failure in self.consequences if failure.kind == "error"]
+        if raised:
+            parts.append("after which:\n" + _indented("\n".join(raised[:_DEPTH_SHOWN])) + _more(raised))
         return "\n".join(parts)
 
     def __repr__(self) -> str:
@@ -385,6 +388,11 @@ def signal_name(number: int | None) -> str:
         return f"{signal.Signals(number).name} (signal {number})"
     except ValueError:
         return f"signal {number}"
+
+
+def _more(named: Sequence[str]) -> str:
+    left = len(named) - _DEPTH_SHOWN
+    return f" and {left} more" if left > 0 else ""
 
 
 def _indented(text: str) -> str:

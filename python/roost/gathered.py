@@ -13,6 +13,7 @@ from roost.reply import Reply
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from roost.actor_mesh import ActorMesh
     from roost.point import Point
     from roost.value_mesh import ValueMesh
 
@@ -29,8 +30,10 @@ class GatheredReply(Reply[R]):
 
     __slots__ = ("_everything", "_failed", "_mesh", "_point", "_remaining", "_values", "_wrap")
 
-    def begin(self, size: int, wrap: Callable[[list[Any]], Any], point: Callable[[int], Point], mesh: str) -> None:
-        """Say what is awaited: how many ranks, what to make of their values, each rank's point, and the mesh's name."""
+    def begin(
+        self, size: int, wrap: Callable[[list[Any]], Any], point: Callable[[int], Point], mesh: ActorMesh
+    ) -> None:
+        """Say what is awaited: how many ranks, what to make of their values, each rank's point, and the mesh."""
         self._mesh = mesh
         self._values: list[Any] = [_PENDING] * size
         self._remaining = size
@@ -52,9 +55,9 @@ class GatheredReply(Reply[R]):
         if self._failed is None:
             count = len(named)
             self._failed = MeshError(
-                f"{count} of {len(self._values)} ranks of {self._mesh} failed"
+                f"{count} of {len(self._values)} ranks of {self._mesh._name} failed"
                 if len(self._values) > 1
-                else f"{self._mesh} failed",
+                else f"{self._mesh._name} failed",
                 [
                     error if isinstance(error, Exception) else RemoteError(type(error).__name__, str(error))
                     for _, error in named
@@ -66,6 +69,16 @@ class GatheredReply(Reply[R]):
             self._failed.later.extend(error for _, error in named if isinstance(error, Exception))
         for _ in errors:
             self._account()
+
+    @property
+    def first_error(self) -> Exception | None:
+        """What the first rank failed of; None while none has."""
+        return None if self._failed is None else self._failed.exceptions[0]
+
+    def place(self, rank: int) -> tuple[str, str, Point]:
+        """The mesh's name, the rank's, and its place in the whole mesh."""
+        mesh = self._mesh
+        return mesh._name, mesh._name_of(rank), mesh._whole.point(mesh._shape.base_rank(rank))
 
     def refuse(self, error: BaseException) -> None:
         """The call cannot be sent: no rank answers."""

@@ -17,6 +17,7 @@ from roost._roost import Node
 from roost.context import handling
 from roost.dead_letters import DeadLetters, Job
 from roost.deadlocks import Deadlocks
+from roost.echoes import Echoes
 from roost.hearing import Hearing
 from roost.lane import Lent
 from roost.membership import Members
@@ -88,6 +89,7 @@ class Runtime:
         # The rooms of the house.
         self.job = Job(self)
         self.calls = Calls(self)
+        self.echoes = Echoes(self)
         self.elsewhere = Elsewhere(self)
         self.members = Members(self)
         self.hearing = Hearing(self)

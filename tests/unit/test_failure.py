@@ -53,7 +53,10 @@ class TestFailure:
             reasons=(failure(kind="signal", signal=9),),
             incarnation=1,
             cause=cause,
-            consequences=[failure(name=f"x[gpus={rank}]") for rank in range(10)],
+            consequences=[
+                *(failure(name=f"x[gpus={rank}]", kind="exit") for rank in range(10)),
+                failure(name="y[gpus=0]", reason="ConnectionResetError: gone"),
+            ],
         )
         lines = str(told).splitlines()
         assert lines[:3] == [
@@ -65,7 +68,8 @@ class TestFailure:
         assert "  line 79" not in lines
         assert "  incarnation 0: was killed by SIGKILL (signal 9)" in lines
         assert "because hosts[hosts=1] was lost, its host is out of reach" in lines
-        assert lines[-1].endswith("x[gpus=7] and 2 more")
+        assert lines[-3].endswith("x[gpus=7] and 2 more")
+        assert lines[-2:] == ["after which:", "  y[gpus=0] raised: ConnectionResetError: gone"]
 
     def test_is_frozen_but_consequences_grow(self):
         first = failure()
