@@ -246,6 +246,12 @@ class OwnedMesh:
         self.runtime.on_loop(begin)
         return reply
 
+    def job_ended(self) -> None:
+        """The job was ended at once: whoever waits for a stop would wait for ever."""
+        for what, reply, _, _ in self.waiters:
+            if what == "stopped" and not reply.done():
+                reply.set_result(None)
+
     def mark_stopped(self, reason: str) -> None:
         """The whole mesh is stopped: from now on its verbs raise."""
         if self.mesh_stopped is None:

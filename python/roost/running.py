@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import threading
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from roost import config as _config
 from roost import process
 from roost.actor import Actor
 from roost.context import handling
+from roost.interruptions import Interruptions
 from roost.mesh import HostMesh, ProcMesh
 from roost.shape import Shape
 from roost.values import check_hook
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterator
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from roost.actor_mesh import ActorMesh
     from roost.config import Config
@@ -62,8 +60,8 @@ def run(
 ) -> T:
     """Run a program on uvloop, and stop everything of the job at its end.
 
-    SIGINT raises KeyboardInterrupt and SIGTERM SystemExit(143), after an orderly stop; a second one kills what is left. Off the
-    main thread signals are left alone.
+    SIGINT raises KeyboardInterrupt and SIGTERM SystemExit(143), after an orderly stop; a second one kills what is left at once.
+    A handler of the program's own for SIGINT stays. Off the main thread signals are left alone.
 
     Args:
         main: the program.
@@ -85,53 +83,35 @@ def run(
                 "roost.run() starts an event loop, and one runs in this thread already: await the program there"
             )
         check_hook(supervise)
-        with _config.using(config), _sigterm_put_back():
-            return uvloop.run(_whole(main, supervise))
+        with _config.using(config), Interruptions() as interruptions:
+            return uvloop.run(_whole(main, supervise, interruptions))
     except BaseException:
         main.close()
         raise
 
 
-async def _whole(main: Coroutine[Any, Any, T], supervise: Callable[[Failure], Awaitable[bool]] | None) -> T:
+async def _whole(
+    main: Coroutine[Any, Any, T],
+    supervise: Callable[[Failure], Awaitable[bool]] | None,
+    interruptions: Interruptions,
+) -> T:
     from roost.hearing import raise_unheard  # with the runtime, which starts here
 
     runtime = process.current()
     runtime.root_supervise = supervise
-    task = asyncio.current_task()
-    terminated: list[bool] = []
-
-    def terminate() -> None:
-        terminated.append(True)
-        assert task is not None
-        task.cancel()
-
-    if threading.current_thread() is threading.main_thread():
-        runtime.loop.add_signal_handler(signal.SIGTERM, terminate)
+    before = len(process.left_unheard)
+    interruptions.begin(runtime)
     error: BaseException | None = None
     try:
         result = await main
     except BaseException as raised:  # noqa: BLE001 - it is raised again when everything has stopped
         error = raised
-    before = len(process.left_unheard)
     await runtime.shut_down("the program ended")
     unheard = process.left_unheard[before:]
     del process.left_unheard[before:]
-    if terminated and isinstance(error, asyncio.CancelledError):
-        error = SystemExit(128 + signal.SIGTERM)
+    if isinstance(error, asyncio.CancelledError):
+        error = interruptions.ending() or error
     raise_unheard(error, unheard, "the program")
     if error is not None:
         raise error
     return result  # pyright: ignore[reportPossiblyUnboundVariable, reportReturnType]  # unbound only with an error, which was raised
-
-
-@contextmanager
-def _sigterm_put_back() -> Iterator[None]:
-    """A loop takes SIGTERM over and leaves nothing in its place."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)

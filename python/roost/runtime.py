@@ -232,6 +232,10 @@ class Runtime:
         if not self.loop.is_closed():
             self.loop.remove_reader(self.control.fd)
             self.node.close()
+            if threading.get_ident() == self.thread:
+                # Killed or not, nothing more is to be waited for.
+                for mesh in list(self.owned.values()):
+                    mesh.job_ended()
         self.sharing.close()
         control, self.control = self.control, cast("Control", _Ended())
         control.close()
