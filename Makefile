@@ -91,9 +91,9 @@ fuzz:  ## each decoder for FUZZ_SECONDS=60 or FUZZ_INPUTS=10000000; FUZZ_TARGETS
 	$(SETUP) dev
 	$(RUN) scripts/fuzz.sh $(if $(filter-out 0,$(FUZZ_INPUTS)),0,$(FUZZ_SECONDS)) $(FUZZ_INPUTS) $(FUZZ_TARGETS)
 
-chaos:  ## the long tests that kill processes over and over
+chaos:  ## the tests of what is promised when things go wrong, in their long form; figures at the end
 	$(SETUP) test dev torch extension
-	$(RUN) python -m pytest -m chaos $(PYTEST)
+	$(RUN) python -m pytest -m "" tests/chaos tests/system/test_demo.py --long $(PYTEST)
 
 soak:  ## the endurance tests in their long form, hours of them; figures at the end
 	$(SETUP) test dev torch extension

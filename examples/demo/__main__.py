@@ -20,7 +20,6 @@ from pathlib import Path
 
 import picture
 import torch
-from chaos import Kill, Killer, plan
 from model import held_out_loss
 from settings import Settings
 from text import Windows, library_sources, write_text
@@ -28,6 +27,7 @@ from train import History, Training
 
 import report
 import roost
+from chaos import Kill, Killer, plan
 
 SEEDS = (1, 2, 3)
 QUICK = Settings(rounds=12, steps_per_round=10, evaluated_rounds=2)

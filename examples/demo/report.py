@@ -8,8 +8,9 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from chaos import Incident
     from train import History, Training
+
+    from chaos import Incident
 
 FIRST_STEP_WANTED_MS = 300
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
-    from chaos import Incident, Killer
     from settings import Settings
 
+    from chaos import Incident, Killer
     from roost import Event, Failure, Reply, Stream
 
 T = TypeVar("T")

@@ -1,28 +1,14 @@
 """What every system test stands on: it leaves nothing behind."""
 
 import asyncio
-import os
-import sys
 
 import pytest
 import uvloop
-
-# Tests, and the procs that they start, import modules that lie beside them.
-sys.path.append(os.path.dirname(__file__))
-
-# By this name everywhere: imported under two, it would look for the processes of two different marks.
 from leftovers import leaving_nothing
 from loops import Job
 from working import Gate, Worker, forget_gates
 
 from roost import this_host, this_proc
-
-
-@pytest.fixture
-def nothing_left():
-    """No process, no descriptor, no shared memory is left behind."""
-    with leaving_nothing():
-        yield
 
 
 @pytest.fixture(scope="module", params=["asyncio", "uvloop"])

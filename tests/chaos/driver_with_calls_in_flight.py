@@ -1,4 +1,4 @@
-"""A driver that leaves `main` with 200 calls in flight and stops nothing."""
+"""A driver that leaves `main` with 200 calls in flight and stops nothing, or with a death that nobody heard of."""
 
 import asyncio
 import os
@@ -35,5 +35,27 @@ async def main(how):
     return len(kept)
 
 
+def with_a_dead_proc():
+    """In a plain script."""
+    procs = this_host().spawn_procs({"ranks": 2})
+    pids = procs.spawn("slow", Slow).pid.call().result(60)
+    os.kill(pids[1], signal.SIGKILL)
+    procs.slice(ranks=1).wait().result(60)
+    print("the program is done")
+
+
+async def with_a_dead_proc_on_a_loop():
+    procs = this_host().spawn_procs({"ranks": 2})
+    pids = await procs.spawn("slow", Slow).pid.call()
+    os.kill(pids[1], signal.SIGKILL)
+    await procs.slice(ranks=1).wait()
+    print("the program is done")
+
+
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    if sys.argv[1] != "has a dead proc":
+        asyncio.run(main(sys.argv[1]))
+    elif sys.argv[2] == "a loop":
+        asyncio.run(with_a_dead_proc_on_a_loop())
+    else:
+        with_a_dead_proc()

@@ -1,0 +1,73 @@
+"""What tests of more than one kind share: nothing is left behind; short and long forms; figures that are shown at the end."""
+
+import os
+import sys
+
+import pytest
+
+# Tests, and the procs that they start, import modules that lie beside them and beside the system tests.
+sys.path.append(os.path.join(os.path.dirname(__file__), "system"))
+
+# By this name everywhere: imported under two, it would look for the processes of two different marks.
+from leftovers import leaving_nothing
+from times import percentile, shown
+
+_HERE = os.path.dirname(__file__)
+_figures = pytest.StashKey[list]()
+_WITH_LONG_FORM = tuple(os.path.join(_HERE, name) for name in ("chaos", "soak"))
+_SHORT_TIMEOUT_S = 120
+
+
+def pytest_addoption(parser):
+    parser.addoption("--long", action="store_true", help="the long form of tests/chaos and tests/soak; takes hours")
+
+
+def pytest_configure(config):
+    config.stash[_figures] = []
+
+
+def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if str(item.path).startswith(_WITH_LONG_FORM):
+            item.add_marker(pytest.mark.timeout(0 if config.getoption("--long") else _SHORT_TIMEOUT_S))
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if config.stash[_figures]:
+        terminalreporter.section("figures")
+        for line in config.stash[_figures]:
+            terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def nothing_left():
+    """No process, no descriptor, no shared memory is left behind."""
+    with leaving_nothing():
+        yield
+
+
+@pytest.fixture
+def rounds(request):
+    """How often: `rounds(short, long)`."""
+    return lambda short, long: long if request.config.getoption("--long") else short
+
+
+@pytest.fixture
+def figures(request):
+    """Notes a line that is shown at the end."""
+    return lambda text: request.config.stash[_figures].append(f"{request.node.name}: {text}")
+
+
+@pytest.fixture
+def promised(rounds, figures):
+    """Notes times, and in the long form holds them to a promise: `promised(what, seconds, percent, within_s)`.
+
+    In the short form the machine is busy with other things.
+    """
+
+    def hold(what, seconds, percent, within_s):
+        figures(f"{what}: {shown(seconds)}; promised: p{percent} within {1000 * within_s:g} ms")
+        if rounds(short=False, long=True):
+            assert percentile(seconds, percent) <= within_s, what
+
+    return hold
