@@ -96,7 +96,7 @@ async def begin(runtime: Runtime, spec: dict[str, Any], data_fd: int) -> bool:
         except BaseException as error:
             setup_failed(runtime.control, error)
             return False
-    runtime.node.adopt(spec["owner"], 0, data_fd, 0)
+    runtime.node.adopt(spec["owner"], spec["owner_incarnation"], data_fd, 0)
     for recorded in spec["actors"]:
         runtime.hosting.spawn(0, 0, [], recorded)
     runtime.control.up()

@@ -370,7 +370,8 @@ class _Request:
     def _shared(self, proc: int, environ: dict[str, str], bind: Bind | None) -> dict[str, Any]:
         """What ranks and spares are told alike."""
         return {
-            "job": self.runtime.job_id, "proc": proc, "owner": self.runtime.proc, "driver": self.runtime.driver,
+            "job": self.runtime.job_id, "proc": proc, "owner": self.runtime.proc,
+            "owner_incarnation": self.runtime.incarnation, "driver": self.runtime.driver,
             "sys_path": self.sys_path, "cwd": self.cwd, "environ": environ, "preload": list(self.preload),
             "config": self.runtime.config.as_builtins(), "cpus": None if bind is None else _cpus(bind),
         }  # fmt: skip

@@ -2,7 +2,7 @@
 
 import os
 
-from roost import Actor, endpoint
+from roost import Actor, endpoint, this_host
 
 
 class Owned(Actor):
@@ -21,6 +21,12 @@ class Owner(Actor):
     @endpoint
     async def pid(self) -> int:
         return os.getpid()
+
+    @endpoint
+    async def own_procs(self):
+        """Has processes of its own."""
+        self.procs = this_host().spawn_procs({"ranks": 2}, name="below")
+        return list(await self.procs.spawn("below", Owner).pid.call())
 
     @endpoint
     async def own(self, procs, path):

@@ -37,6 +37,10 @@ class Ring(Actor):
         return "sent"
 
     @endpoint
+    async def is_done(self):
+        return self.later.done()
+
+    @endpoint
     async def outcome(self):
         return await self.later
 

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from loops import handled, on_a_loop
+from loops import handled, on_a_loop, wait_until_gone
 from owner import Owner
 
 from roost import Restart, this_host
@@ -49,3 +49,19 @@ async def test_when_the_owners_process_dies_so_does_what_it_had_in_others(restar
             # The owner's next life has what it spawns then.
             again = await (await owner.ready()).own.call_one(theirs, str(path))
             assert await again.pid.call_one() != there
+
+
+@pytest.mark.usefixtures("nothing_left")
+@on_a_loop
+async def test_an_owner_that_was_started_again_has_processes_as_before():
+    async with this_host().spawn_procs(restart=Restart(backoff_s=(0, 0))) as procs:
+        owner = procs.spawn("owner", Owner)
+        events = procs.events()
+        before = await owner.own_procs.call_one()
+        os.kill(await owner.pid.call_one(), signal.SIGKILL)
+        for pid in before:
+            wait_until_gone(pid)
+        async for event in events:
+            if event.kind == "recovered":
+                break
+        assert len(set(await owner.own_procs.call_one())) == 2
