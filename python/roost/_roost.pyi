@@ -2,7 +2,7 @@
 
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self, TypeAlias, final
+from typing import Any, ClassVar, Literal, NoReturn, Self, TypeAlias, final
 
 from typing_extensions import Buffer
 
@@ -27,6 +27,7 @@ __all__ = [
     "adopt_orphans",
     "count_threads_at_forks",
     "die_with_parent",
+    "exit_process",
     "plain_dumps",
     "plain_loads",
     "quicken",
@@ -338,3 +339,4 @@ def count_threads_at_forks() -> None: ...
 def threads_at_fork() -> int: ...
 def die_with_parent(on: bool) -> None: ...
 def adopt_orphans() -> None: ...
+def exit_process(code: int) -> NoReturn: ...

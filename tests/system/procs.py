@@ -52,6 +52,7 @@ class Driver:
                 "job": self.job,
                 "proc": proc,
                 "owner": self.id,
+                "owner_incarnation": 0,
                 "driver": self.id,
                 "mesh": MESH,
                 "mesh_name": "w",

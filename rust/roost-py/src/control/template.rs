@@ -50,6 +50,12 @@ fn adopt_orphans() -> PyResult<()> {
     set_child_subreaper(Some(gettid())).map_err(system_error)
 }
 
+/// End this process as C's `exit` does, without tearing the interpreter down.
+#[pyfunction]
+fn exit_process(code: i32) {
+    std::process::exit(code)
+}
+
 fn system_error(error: rustix::io::Errno) -> PyErr {
     std::io::Error::from(error).into()
 }
@@ -58,5 +64,6 @@ pub(super) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(count_threads_at_forks, module)?)?;
     module.add_function(wrap_pyfunction!(threads_at_fork, module)?)?;
     module.add_function(wrap_pyfunction!(die_with_parent, module)?)?;
-    module.add_function(wrap_pyfunction!(adopt_orphans, module)?)
+    module.add_function(wrap_pyfunction!(adopt_orphans, module)?)?;
+    module.add_function(wrap_pyfunction!(exit_process, module)?)
 }
