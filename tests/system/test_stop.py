@@ -270,6 +270,9 @@ class Owning(Actor):
         mortal = this_host().spawn_procs().spawn("mortal", Mortal)
         await mortal
         mortal.block_loop.broadcast(60)
+        # A stop would overtake it.
+        while not (await mortal.states())[0].running:
+            await asyncio.sleep(0.001)
 
 
 def test_one_that_only_waits_for_what_it_owns_is_not_said_to_run_an_endpoint(caplog):
