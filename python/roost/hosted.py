@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from roost._roost import Message
     from roost.constructing import Constructors, Plan
-    from roost.failure import Restart
+    from roost.failure import FailureKind, Restart
     from roost.point import Point
     from roost.runtime import Runtime
 
@@ -252,12 +252,15 @@ class HostedMesh:
         """What is told of an actor that raised."""
         # A user's class may raise for any name that it is asked for.
         cause = error.failure if isinstance(error, ActorDied) else None
-        unhealthy = isinstance(error, UnhealthyError)
+        kind: FailureKind = "error"
+        reason, traceback = f"{one_line(error)} (in {during})", traceback_text(error)
+        if isinstance(error, UnhealthyError):
+            # Nothing of the user's was raised.
+            kind, reason, traceback = "unhealthy", str(error), ""
         return Failure(
-            kind="unhealthy" if unhealthy else "error", origin="user", mesh=self.name, name=self.rank_name(runner.rank),
-            point=self.point(runner.rank), actor_class=self.class_name, host=self.runtime.host, incarnation=runner.incarnation,
-            reason=str(error) if unhealthy else f"{one_line(error)} (in {during})",
-            traceback="" if unhealthy else traceback_text(error), cause=cause, reasons=reasons,
+            kind=kind, origin="user", mesh=self.name, name=self.rank_name(runner.rank), point=self.point(runner.rank),
+            actor_class=self.class_name, host=self.runtime.host, incarnation=runner.incarnation, reason=reason,
+            traceback=traceback, cause=cause, reasons=reasons,
         )  # fmt: skip
 
     def give_back(self, message: Message, runner: Runner) -> None:

@@ -18,15 +18,16 @@ class UnhealthyError(RuntimeError):
 class _Asked:
     """One life of one rank, as its answers show it."""
 
-    __slots__ = ("incarnation", "is_proven", "misses", "since", "why")
+    __slots__ = ("incarnation", "is_failing", "is_open", "is_proven", "misses", "since")
 
     def __init__(self, incarnation: int, since: float) -> None:
         self.incarnation = incarnation
         self.since = since
-        # Whether it ever said yes; misses in a row; what is wrong unless an answer comes.
+        # Whether it ever said yes; misses in a row; whether the last question has no answer; whether it was told to fail.
         self.is_proven = False
         self.misses = 0
-        self.why = ""
+        self.is_open = False
+        self.is_failing = False
 
 
 class Prober:
@@ -36,8 +37,6 @@ class Prober:
         self._mesh = mesh
         self._probe = probe
         self._asked: dict[int, _Asked] = {}
-        # Ranks that were told to fail, and the life that was.
-        self._failing: dict[int, int] = {}
         self._loop = mesh.runtime.loop
         self._loop.call_later(probe.period_s, self._ask)
 
@@ -51,43 +50,40 @@ class Prober:
 
     def _is_asked(self, rank: int) -> bool:
         """Judge the time since the last question; whether there is another."""
-        incarnation = self._mesh.incarnation(rank)
-        if self._mesh.state(rank) != "up" or self._failing.get(rank) == incarnation:
-            self._asked.pop(rank, None)
+        if self._mesh.state(rank) != "up":
             return False
+        incarnation = self._mesh.incarnation(rank)
         known = self._asked.get(rank)
         if known is None or known.incarnation != incarnation:
             known = self._asked[rank] = _Asked(incarnation, self._loop.time())
-        elif known.why:
-            self._miss(rank, known)
-        known.why = f"no answer within {self._probe.period_s:g} s"
-        return self._failing.get(rank) != incarnation
+        elif known.is_open:
+            self._miss(rank, known, f"no answer within {self._probe.period_s:g} s")
+        known.is_open = not known.is_failing
+        return known.is_open
 
     def answered(self, rank: int, incarnation: int, wrong: str) -> None:
         """An answer came; `wrong` is empty when it was yes."""
         known = self._asked.get(rank)
         if known is None or known.incarnation != incarnation:
             return
-        known.why = ""
+        known.is_open = False
         if wrong:
-            known.why = wrong
-            self._miss(rank, known)
-            known.why = ""
+            self._miss(rank, known, wrong)
         else:
             known.is_proven = True
             known.misses = 0
 
-    def _miss(self, rank: int, known: _Asked) -> None:
+    def _miss(self, rank: int, known: _Asked, why: str) -> None:
         probe = self._probe
         if not known.is_proven and self._loop.time() - known.since < probe.grace_s:
             return
         known.misses += 1
-        if known.misses <= probe.failures_max or self._failing.get(rank) == known.incarnation:
+        if known.misses <= probe.failures_max or known.is_failing:
             return
         what = "unhealthy" if known.is_proven else "not ready yet"
         times = "once" if known.misses == 1 else f"{known.misses} times in a row"
-        reason = f"{what}: {known.why} ({times})"
-        self._failing[rank] = known.incarnation
+        reason = f"{what}: {why} ({times})"
+        known.is_failing = True
         self._mesh.ask_procs(".unhealthy", [rank], reason)
         self._loop.call_later(probe.grace_s, self._end, rank, known.incarnation, reason)
 

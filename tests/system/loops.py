@@ -44,6 +44,14 @@ async def handled(_failure):
     return True
 
 
+async def next_of(events, *kinds):
+    """The next event of these kinds; what comes before it is passed over."""
+    async for event in events:
+        if event.kind in kinds:
+            return event
+    raise AssertionError(f"no event of {kinds} came")
+
+
 def process_state(pid):
     """The letter of a process's state; "X" when there is none."""
     try:

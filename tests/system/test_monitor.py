@@ -6,7 +6,7 @@ import os
 import signal
 
 import pytest
-from loops import handled, on_a_loop, until
+from loops import handled, next_of, on_a_loop, until
 from mortal import Mortal
 from served import Asker, Broken, Store, waiting_at_the_desk
 
@@ -119,9 +119,7 @@ async def test_a_restart_is_no_end():
         told, here = await asked_from(asker, procs.slice(gpus=1)), roost.monitor(procs.slice(gpus=1))
         events = procs.events()
         os.kill(await victim.pid.call_one(), signal.SIGKILL)
-        async for event in events:
-            if event.kind == "recovered":
-                break
+        await next_of(events, "recovered")
         assert not told.done()
         assert not here.done()
         await procs.slice(gpus=1).stop("now")
@@ -136,9 +134,7 @@ async def test_the_owners_next_life_knows_nothing_of_what_the_last_one_owned():
         stores = await owner.spawn_stores.call_one()
         events = procs.events()
         os.kill(await owner.pid.call_one(), signal.SIGKILL)
-        async for event in events:
-            if event.kind == "recovered":
-                break
+        await next_of(events, "recovered")
         states = await roost.monitor(stores)
         assert [state.state for state in states] == ["stopped", "stopped"]
         assert "its owner has forgotten it" in states[0].reason

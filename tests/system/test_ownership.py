@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from loops import handled, on_a_loop, wait_until_gone
+from loops import handled, next_of, on_a_loop, wait_until_gone
 from owner import Owner
 
 from roost import Restart, this_host
@@ -41,9 +41,7 @@ async def test_when_the_owners_process_dies_so_does_what_it_had_in_others(restar
         # Nor do they come back when their process is started again.
         os.kill(there, signal.SIGKILL)
         events = theirs.events()
-        async for event in events:
-            if event.kind == "recovered":
-                break
+        await next_of(events, "recovered")
         assert Path(path).read_text().split() == [str(there)]
         if restart is not None:
             # The owner's next life has what it spawns then.
@@ -61,7 +59,5 @@ async def test_an_owner_that_was_started_again_has_processes_as_before():
         os.kill(await owner.pid.call_one(), signal.SIGKILL)
         for pid in before:
             wait_until_gone(pid)
-        async for event in events:
-            if event.kind == "recovered":
-                break
+        await next_of(events, "recovered")
         assert len(set(await owner.own_procs.call_one())) == 2

@@ -3,19 +3,12 @@
 import asyncio
 
 import pytest
-from loops import on_a_loop
+from loops import next_of, on_a_loop
 from patient import Patient
 
 from roost import ActorDied, Probe, Restart, this_host, this_proc
 
 PROBE = Probe(period_s=0.1, failures_max=2, grace_s=0.3)
-
-
-async def next_of(events, *kinds):
-    async for event in events:
-        if event.kind in kinds:
-            return event
-    raise AssertionError(f"no event of {kinds} came")
 
 
 def collected(failures):

@@ -5,7 +5,7 @@ import os
 import signal
 
 import pytest
-from loops import handled, on_a_loop, wait_until_idle
+from loops import handled, next_of, on_a_loop, wait_until_idle
 from mortal import Mortal
 
 from roost import ActorDied, Restart, this_host
@@ -211,9 +211,7 @@ async def test_a_failed_rank_may_be_restarted_from_its_hook():
         mortal = procs.spawn("mortal", Mortal)
         events = mortal.events()
         await killed(mortal, await mortal.pid.call_one())
-        async for event in events:
-            if event.kind == "recovered":
-                break
+        await next_of(events, "recovered")
         assert await mortal.incarnation.call_one() == 1
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from loops import handled, on_a_loop, process_state, until, wait_until_gone
+from loops import handled, next_of, on_a_loop, process_state, until, wait_until_gone
 from served import Asker, Broken, First, Leaver, OtherStore, Second, Slow, Store, waiting_at_the_desk
 from working import Gate, forget_gates, heard, let_go
 
@@ -330,9 +330,7 @@ async def test_placed_on_procs_with_options():
         # The policy mends it.
         events = stores.events()
         stores.slice(gpus=0, n=0).fail.broadcast()
-        async for event in events:
-            if event.kind == "recovered":
-                break
+        await next_of(events, "recovered")
         assert await roost.lookup("stores", Store) == stores
         with pytest.raises(TypeError, match="Restart"):
             await procs.options(restart=3).get_or_spawn("odd", Store)

@@ -4,6 +4,7 @@ import os
 import signal
 
 import pytest
+from loops import next_of
 from mortal import Mortal
 
 from roost import Config, run, this_host
@@ -22,13 +23,6 @@ def stalled(body, stall_s=STALL_S):
             return await body(procs, mortals, pids, events)
 
     return run(main(), config=Config(stall_s=stall_s))
-
-
-async def next_of(events, *kinds):
-    async for event in events:
-        if event.kind in kinds:
-            return event
-    raise AssertionError(f"no event of {kinds} came")
 
 
 @pytest.mark.usefixtures("nothing_left")

@@ -3,18 +3,12 @@
 import asyncio
 
 import pytest
+from loops import next_of
 from mortal import Mortal
 
 from roost import Config, run, this_host
 
 WAITS_S = 0.4
-
-
-async def next_of(events, *kinds):
-    async for event in events:
-        if event.kind in kinds:
-            return event
-    raise AssertionError(f"no event of {kinds} came")
 
 
 @pytest.mark.usefixtures("nothing_left")
