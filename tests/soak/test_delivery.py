@@ -12,7 +12,7 @@ import pytest
 from loops import handled, on_a_loop
 from traffic import ANSWERED, BROADCAST, MAYBE_EXECUTED, NOT_EXECUTED, Page, Receiver, Sender
 
-from roost import ActorDied, Restart, this_host
+from roost import ActorDied, Config, Restart, run, this_host
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -47,9 +47,12 @@ async def kill_again_and_again(procs, end):
         return kills
 
 
-@on_a_loop
-async def test_what_is_sent_to_a_receiver_that_is_killed_is_delivered_once_or_returned(rounds, figures, tmp_path):
+def test_what_is_sent_to_a_receiver_that_is_killed_is_delivered_once_or_returned(rounds, figures, tmp_path):
     count = rounds(150_000, 1_000_000)
+    run(sent_to_one_that_is_killed(count, figures, tmp_path), config=Config(dead_letters_max=count))
+
+
+async def sent_to_one_that_is_killed(count, figures, tmp_path):
     page = Page(tmp_path, count)
     procs, sender, receiver = await spawned(tmp_path, count)
     async with procs:

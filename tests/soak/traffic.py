@@ -1,7 +1,6 @@
 """Numbered messages between two procs, and a page of files that tells after any death what was received. No pytest here."""
 
 import asyncio
-import logging
 import os
 from collections import deque
 
@@ -64,24 +63,9 @@ class Receiver(Actor):
         self.took(number, life)
 
 
-class Letters(logging.Handler):
-    """Counts dead letters: [surely not executed, maybe executed]."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = [0, 0]
-
-    def emit(self, record):
-        self.count["may have been executed" in record.getMessage()] += 1
-
-
 class Sender(Actor):
     def __init__(self, folder, count):
         self.page = Page(folder, count)
-        self.letters = Letters()
-        logger = logging.getLogger("roost.dead_letters")
-        logger.addHandler(self.letters)
-        logger.propagate = False
 
     @endpoint
     async def pid(self):
@@ -89,7 +73,8 @@ class Sender(Actor):
 
     @endpoint
     async def send(self, receiver, count):
-        """Send all numbers, every other as a call; what became of each, the life that failed it, and the dead letters."""
+        """Send all numbers, every other as a call: what became of each, the life that failed it, and of the dead letters
+        how many surely were not executed and how many may have been."""
         outcomes, lives = np.zeros(count, np.uint8), np.zeros(count, np.uint32)
         window = deque()
 
@@ -113,7 +98,8 @@ class Sender(Actor):
                 await receiver.note.broadcast(number)
         while window:
             await settle()
-        return outcomes, lives, self.letters.count
+        maybe = ["may have been executed" in letter.reason for letter in context().job.dead_letters]
+        return outcomes, lives, (maybe.count(False), maybe.count(True))
 
     @endpoint
     async def send_on(self, receiver, count):
