@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, NoReturn, Self, TypeAlias, final
 
 from typing_extensions import Buffer
 
-from roost.lane import Hooks
+from roost.hooks import Hooks
 
 __all__ = [
     "HOOKS",
@@ -36,7 +36,7 @@ __all__ = [
 
 __version__: str
 HOOKS: list[str]
-"""The names of what the data lane calls: the members of `roost.lane.Hooks`."""
+"""The names of what the data lane calls: the members of `roost.hooks.Hooks`."""
 INLINE_BYTES_MAX: int
 """The most that one message may carry outside shared memory."""
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from roost.actor_mesh import ActorMesh
     from roost.failure import Failure
     from roost.gathered import GatheredReply
-    from roost.lane import Sink
+    from roost.hooks import Sink
     from roost.runtime import Runtime
 
 __all__ = ["Calls"]

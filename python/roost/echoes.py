@@ -12,7 +12,7 @@ from roost.gathered import GatheredReply
 if TYPE_CHECKING:
     from asyncio import TimerHandle
 
-    from roost.lane import Sink
+    from roost.hooks import Sink
     from roost.runtime import Runtime
 
 __all__ = ["Echoes", "may_echo"]

@@ -9,7 +9,7 @@ from roost.reply import Reply, fail_reply
 
 if TYPE_CHECKING:
     from roost.context import Handling
-    from roost.lane import Sink
+    from roost.hooks import Sink
     from roost.runtime import Runtime
 
 __all__ = ["Elsewhere"]

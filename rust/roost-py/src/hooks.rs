@@ -20,7 +20,7 @@ pub(crate) struct Own {
 /// One list makes the struct, takes its functions out of Python's object, and shows them to the garbage collector.
 macro_rules! hooks {
     ($($name:ident)*) => {
-        /// What Python lends to the data lane: the members of the protocol `Hooks` in `python/roost/lane.py`, which says what
+        /// What Python lends to the data lane: the members of the protocol `Hooks` in `python/roost/hooks.py`, which says what
         /// each is given and gives. Every one is called on the loop's own thread, with no lock held.
         pub(crate) struct Hooks {
             $(pub(crate) $name: Py<PyAny>,)*

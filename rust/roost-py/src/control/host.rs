@@ -172,7 +172,7 @@ impl Host {
             closing: Vec::new(),
             unreaped: Vec::new(),
             templates: HashMap::new(),
-            oom_kills: procfs::OomKills::find(),
+            oom_kills: None,
             close_until_ns: None,
             retry_at_ns: None,
             halted_look_ns: 0,

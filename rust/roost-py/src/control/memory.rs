@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, SeekFrom, fcntl_add_seals, fstat, ftruncate, memfd_create, seek};
 use rustix::io::{Errno, pread, pwrite};
 
 /// A memory file that holds `bytes`.
@@ -36,12 +36,35 @@ pub(super) fn read(file: impl AsFd, length: usize) -> Result<Vec<u8>, Errno> {
         return Err(Errno::INVAL);
     }
     let mut bytes = vec![0; length];
+    fill(&file, &mut bytes, 0)?;
+    Ok(bytes)
+}
+
+/// Read what was written to the first `length` bytes: zeros where nothing was, and no more behind the last that was. Holes take
+/// no memory, neither here nor there.
+pub(super) fn read_written(file: impl AsFd, length: u64) -> Result<Vec<u8>, Errno> {
+    let mut bytes = Vec::new();
+    let mut at = 0;
+    while at < length {
+        let begin = match seek(&file, SeekFrom::Data(at)) {
+            Err(Errno::NXIO) => break,
+            begin => begin?.min(length),
+        };
+        at = seek(&file, SeekFrom::Hole(begin))?.min(length);
+        bytes.resize(usize::try_from(at).map_err(|_| Errno::INVAL)?, 0);
+        let begin = usize::try_from(begin).map_err(|_| Errno::INVAL)?;
+        fill(&file, &mut bytes[begin..], begin as u64)?;
+    }
+    Ok(bytes)
+}
+
+fn fill(file: impl AsFd, bytes: &mut [u8], offset: u64) -> Result<(), Errno> {
     let mut filled = 0;
-    while filled < length {
-        match pread(&file, &mut bytes[filled..], filled as u64)? {
+    while filled < bytes.len() {
+        match pread(&file, &mut bytes[filled..], offset + filled as u64)? {
             0 => return Err(Errno::INVAL),
             count => filled += count,
         }
     }
-    Ok(bytes)
+    Ok(())
 }

@@ -2,8 +2,8 @@
 
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::thread::{self, Builder, JoinHandle};
-use std::time::Duration;
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
@@ -16,9 +16,9 @@ const WAITING_MAX: usize = 4096;
 
 const STACK_BYTES: usize = 256 << 10;
 
-/// Before a search: whoever waits for the dead hears of it first, and what dies together is searched for together. On a busy
-/// host the search would take the processor that the callers need.
-const PAUSE: Duration = Duration::from_millis(5);
+/// Before a search: whoever waits for the dead hears of it first, what dies together is searched for together, and one that
+/// comes back is there before. On a busy host the search would take the processor that all of them need.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// How long a killed process may take to be reaped.
 const REAP_WAIT: Timespec = Timespec {
@@ -77,8 +77,12 @@ impl Sweeper {
 
 fn sweep(targets: &Receiver<Target>) {
     while let Ok(first) = targets.recv() {
-        thread::sleep(PAUSE);
-        let all: Vec<Target> = std::iter::once(first).chain(targets.try_iter()).collect();
+        let mut all = vec![first];
+        let begin = Instant::now();
+        // Until the pause is over, or nobody is left who could add to it.
+        while let Ok(target) = targets.recv_timeout(PAUSE.saturating_sub(begin.elapsed())) {
+            all.push(target);
+        }
         reap(&descendants::kill(&all, None));
     }
 }

@@ -26,6 +26,7 @@ use super::pump::{Pump, Stream};
 use super::watch::wait_exit;
 use super::{Host, Source};
 use crate::control::clock::{now_ns, remaining};
+use crate::control::procfs::OomKills;
 use crate::control::{descendants, socket};
 
 /// Longest packet from a template: the fixed part and a text.
@@ -181,6 +182,8 @@ impl Host {
                 unanswered: Vec::new(),
             },
         );
+        // While the template starts; before it no process was there to be killed.
+        self.oom_kills = self.oom_kills.take().or_else(OomKills::find);
         Ok(())
     }
 

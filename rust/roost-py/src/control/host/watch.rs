@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use roost_core::agent::{Input, Seen, TemplateId};
 use roost_core::control::Exit;
 use roost_core::id::{Incarnation, JobId, ProcId};
+use roost_core::limits::STARTED_SLOTS;
 use rustix::event::epoll;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_send_signal, waitid};
 
@@ -153,6 +154,8 @@ impl Host {
         let (Some(pid), Some(pidfd)) = (running.pid, running.pidfd) else {
             return;
         };
+        // It stays readable for as long as it is kept.
+        let _ = epoll::delete(&self.epoll, &pidfd);
         let exit = wait_exit(&pidfd).or_else(|| {
             if running.is_status_told {
                 return None;
@@ -277,9 +280,9 @@ fn zombie_exit(pid: u32) -> Option<Exit> {
 
 /// Its started page, without the zeros at the end.
 fn started(running: &Running) -> Vec<u64> {
-    let length = roost_core::limits::STARTED_SLOTS as usize * 8;
+    let length = STARTED_SLOTS as usize * 8;
     // A page of ours has that length; should it be unreadable, anything may have been started.
-    let bytes = memory::read(&running.page, length).unwrap_or_else(|_| vec![u8::MAX; length]);
+    let bytes = memory::read_written(&running.page, length as u64).unwrap_or_else(|_| vec![u8::MAX; length]);
     let mut slots: Vec<u64> = bytes
         .chunks_exact(8)
         .map(|slot| u64::from_le_bytes(slot.try_into().expect("eight bytes")))

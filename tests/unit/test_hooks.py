@@ -1,7 +1,7 @@
 """The seam to the data lane: what Rust takes by name is what the protocol says."""
 
 from roost._roost import HOOKS
-from roost.lane import Hooks
+from roost.hooks import Hooks
 
 
 def test_the_protocol_names_each_hook_and_no_other():
