@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from settings import Settings
 
 
-_TRAINING_NICENESS = 5
+_TRAINING_NICENESS = 15
 
 
 @dataclass

@@ -9,7 +9,6 @@ from __future__ import annotations
 import array
 import atexit
 import gc
-import importlib
 import os
 import pickle
 import socket
@@ -118,11 +117,26 @@ def _settle(spec: dict[str, Any], mark: str) -> None:
         print(f"roost: {spec['name']} starts in / instead: {error}", file=sys.stderr)  # noqa: T201 - no logging yet
         os.chdir("/")
     sys.path[:] = spec["sys_path"]
-    importlib.invalidate_caches()
+    _look_again(sys.path)
     # Output goes through a pipe, and should be seen when it is written.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     gc.enable()
+
+
+def _look_again(folders: list[str]) -> None:
+    """Have the import system see what was written to these since the template looked.
+
+    Not `importlib.invalidate_caches`: of each package that the template has imported, torch has hundreds, it writes to a page
+    that this process shares with it.
+    """
+    for folder in folders:
+        finder = sys.path_importer_cache.get(folder)
+        if finder is None:
+            # It may be there by now.
+            sys.path_importer_cache.pop(folder, None)
+        elif hasattr(finder, "invalidate_caches"):
+            finder.invalidate_caches()
 
 
 def _take(fd: int) -> bytes:

@@ -55,3 +55,30 @@ def test_a_template_whose_driver_is_gone_already_imports_nothing():
             timeout=60,
         )
     assert (template.returncode, template.stderr) == (0, b"")
+
+
+JOINED_BEFORE_A_FORK = """
+import ctypes, os
+from roost._roost import count_threads_at_forks, threads_at_fork
+
+count_threads_at_forks()
+libc = ctypes.CDLL(None)
+routine = ctypes.cast(libc.usleep, ctypes.c_void_p)
+seen = set()
+for _ in range(2_000):
+    thread = ctypes.c_ulong()
+    assert libc.pthread_create(ctypes.byref(thread), None, routine, ctypes.c_void_p(0)) == 0
+    assert libc.pthread_join(thread, None) == 0
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    seen.add(threads_at_fork())
+print(seen)
+"""
+
+
+def test_a_thread_that_was_joined_before_a_fork_is_not_lost_by_it():
+    """OpenBLAS puts its threads away like that; the system lists one for a moment longer."""
+    result = subprocess.run([sys.executable, "-c", JOINED_BEFORE_A_FORK], capture_output=True, text=True, check=False)
+    assert result.stdout == "{1}\n", result.stderr

@@ -19,12 +19,17 @@ pub(super) struct Stat {
     exit_status: i32,
 }
 
-/// Its first thread has entered `exit`: no instruction of its program runs in that thread any more.
+/// The thread, of a process the first, has entered `exit`: no instruction of its program runs in it any more.
 const FLAG_EXITING: u64 = 0x4;
 
 impl Stat {
     pub(super) fn of(pid: u32) -> Option<Self> {
         Self::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// Of a thread of this process.
+    fn of_thread(thread: &str) -> Option<Self> {
+        Self::parse(&fs::read(format!("/proc/self/task/{thread}/stat")).ok()?)
     }
 
     fn parse(text: &[u8]) -> Option<Self> {
@@ -78,6 +83,16 @@ pub(super) fn processes() -> impl Iterator<Item = u32> {
         .into_iter()
         .flatten()
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
+/// Threads of this process. One that was joined may be listed for a moment longer: those that are ending do not count.
+pub(super) fn threads() -> usize {
+    fs::read_dir("/proc/self/task")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| Stat::of_thread(entry.ok()?.file_name().to_str()?))
+        .filter(|stat| !stat.is_exiting())
+        .count()
 }
 
 /// Whether the environment that a process was started with, or that it has put in its place, has this variable.

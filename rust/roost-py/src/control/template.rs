@@ -7,6 +7,8 @@ use pyo3::prelude::*;
 use rustix::process::{Signal, set_child_subreaper, set_parent_process_death_signal};
 use rustix::thread::gettid;
 
+use super::procfs;
+
 /// Threads of this process when it last forked.
 static THREADS_AT_FORK: AtomicU32 = AtomicU32::new(0);
 
@@ -27,8 +29,10 @@ fn count_threads_at_forks() -> PyResult<()> {
 }
 
 extern "C" fn count_threads() {
-    let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
-    THREADS_AT_FORK.store(u32::try_from(threads).unwrap_or(u32::MAX), Ordering::Relaxed);
+    THREADS_AT_FORK.store(
+        u32::try_from(procfs::threads()).unwrap_or(u32::MAX),
+        Ordering::Relaxed,
+    );
 }
 
 /// How many threads there were at the last fork; 0 when nobody could say.
