@@ -23,6 +23,11 @@ class Pressed(Actor):
         time.sleep(seconds)
 
     @endpoint
+    async def rest(self):
+        """Take nothing until this is cancelled, while others on the loop go on."""
+        await asyncio.Event().wait()
+
+    @endpoint
     async def values(self, array):
         """The least and the greatest."""
         return int(array.min()), int(array.max())

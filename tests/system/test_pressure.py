@@ -53,6 +53,26 @@ async def test_a_window_of_ten_thousand_runs():
 
 
 @on_a_loop
+async def test_an_idle_actor_beside_a_full_one_is_not_refused():
+    async with this_host().spawn_procs({"ranks": 1}) as procs:
+        both = procs.options(per_proc={"twins": 2}).spawn("pressed", Pressed)
+        full, idle = both.slice(twins=0), both.slice(twins=1)
+        await both.pid.call()
+        resting = full.rest.call_one()
+        sent = []
+        with pytest.raises(MailboxFullError):
+            while True:
+                sent.append(full.keep.call_one(len(sent)))
+                assert len(sent) < 200_000
+        assert await idle.keep.call_one(1) == 1
+        with pytest.raises(MailboxFullError):
+            both.keep.broadcast(-1)
+        resting.cancel()
+        assert await asyncio.gather(*sent) == list(range(len(sent)))
+        assert await idle.kept.call_one() == [1]
+
+
+@on_a_loop
 async def test_beyond_the_bound_the_verb_raises_and_nobody_got_it():
     async with this_host().spawn_procs({"ranks": 2}) as procs:
         pressed = procs.spawn("pressed", Pressed)

@@ -17,6 +17,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use roost_core::credit::{Amount, QueueBound, SendWindows};
 use roost_core::session::{Session, SessionConfig};
+use roost_core::wire::Runs;
 use roost_core::wire::hello::Hello;
 
 use self::pace::Pace;
@@ -125,6 +126,14 @@ impl Peer {
             backlog: VecDeque::new(),
             bound: QueueBound::new(queue),
         }
+    }
+
+    /// Whether one more message to these actors may wait here, or need not: what waits for one holds up no other.
+    pub(crate) fn has_room(&self, limit: Amount, mesh: u64, runs: Runs<'_>) -> bool {
+        let waiting = self.bound.waiting();
+        (waiting.messages < limit.messages && waiting.bytes < limit.bytes)
+            || (self.standing == Standing::Live
+                && self.link.as_ref().is_some_and(|link| link.is_free(mesh, runs)))
     }
 }
 

@@ -34,6 +34,16 @@ impl Link {
         windows.take_all(runs, bytes)
     }
 
+    /// Whether a message to these actors would leave at once: see [`Self::take_credit`].
+    pub(crate) fn is_free(&self, mesh: u64, runs: roost_core::wire::Runs<'_>) -> bool {
+        let windows = self.windows.get(&mesh);
+        self.stalled.is_empty()
+            && runs.targets().all(|(slot, _)| {
+                !self.waiting.contains_key(&(mesh, slot))
+                    && windows.is_none_or(|windows| windows.has_room(slot))
+            })
+    }
+
     /// The receiver took messages out of a mailbox: what may go now.
     pub(crate) fn grant(&mut self, mesh: u64, slot: u32, credit: Amount) -> Vec<Outgoing> {
         let Some(windows) = self.windows.get_mut(&mesh) else {

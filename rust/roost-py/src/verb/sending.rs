@@ -208,13 +208,9 @@ impl State {
 
     /// Whether every proc of the mesh could hold the message back, if it had to.
     fn has_room(&self, targets: &Targets) -> bool {
-        targets
-            .places
-            .iter()
-            .filter_map(|place| self.peers.get(&place.proc.get()))
-            .all(|peer| {
-                let waiting = peer.bound.waiting();
-                waiting.messages < self.queue.messages && waiting.bytes < self.queue.bytes
-            })
+        targets.places.iter().all(|place| {
+            let peer = self.peers.get(&place.proc.get());
+            peer.is_none_or(|peer| peer.has_room(self.queue, targets.mesh.get(), place.runs.as_runs()))
+        })
     }
 }
