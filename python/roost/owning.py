@@ -266,6 +266,11 @@ class OwnedMesh:
         """Start the next incarnation of these ranks; done when they are up."""
         if self.mesh_stopped is not None:
             raise stopped_error(self.name, self.mesh_stopped, advice="; spawn a new one instead of restarting this")
+        stopping = {rank for what, _, asked, _ in self.waiters if what == "stopped" for rank in asked.ranks()}
+        for rank in shape.ranks():
+            if rank in stopping and self._states[rank] not in ENDED:
+                why = "it is being stopped; await that, then restart it"
+                raise stopped_error(self.rank_name(rank), why, mesh=self.name, point=self.whole.point(rank))
         reply: Reply[None] = Reply(loop=self.runtime.loop)
 
         def begin() -> None:

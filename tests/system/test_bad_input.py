@@ -217,6 +217,20 @@ class TestAfterTheStop:
         assert list(await workers.add.call(1)) == [11] * 3
 
     @in_the_job
+    async def test_so_does_the_restart_of_ranks_that_are_being_stopped(self, procs):
+        mesh = procs.spawn("halted", Worker)
+        first = mesh.slice(gpus=0)
+        await mesh.add.call(1)
+        ends = first.stop("on its way out")
+        for stopping in (first, mesh):
+            with pytest.raises(StoppedError, match=r"halted\[gpus=0\].* is being stopped; await that, then restart it"):
+                stopping.restart()
+        await ends
+        await first.restart()
+        assert list(await mesh.add.call(1)) == [11] * 3
+        await mesh.stop()
+
+    @in_the_job
     async def test_of_procs_too(self):
         async with this_host().spawn_procs() as procs:
             mesh = await procs.spawn("w", Worker)
