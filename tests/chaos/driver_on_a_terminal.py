@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 
 from roost import Actor, endpoint, run, this_host
@@ -36,6 +37,8 @@ async def main(path, cleanup_s):
 
 
 if __name__ == "__main__":
+    # Tests that run in the background of a shell have it ignored, and so would this program.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     how, path, cleanup_s = sys.argv[1], sys.argv[2], float(sys.argv[3])
     begin = run if how == "roost.run" else asyncio.run
     begin(main(path, cleanup_s))

@@ -53,6 +53,8 @@ async def with_a_dead_proc_on_a_loop():
 
 
 if __name__ == "__main__":
+    # Tests that run in the background of a shell have it ignored, and so would this program.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.argv[1] != "has a dead proc":
         asyncio.run(main(sys.argv[1]))
     elif sys.argv[2] == "a loop":
