@@ -6,9 +6,10 @@ import pickle
 import signal
 import socket
 import time
+from pathlib import Path
 
 import pytest
-from loops import handled, on_a_loop, wait_until_gone, wait_until_idle
+from loops import handled, on_a_loop, process_state, wait_until_gone, wait_until_idle
 from mortal import Mortal
 
 from roost import Actor, ActorDied, MeshError, Restart, endpoint, this_host
@@ -21,6 +22,37 @@ async def died(reply):
     with pytest.raises(ActorDied) as caught:
         await reply
     return caught.value
+
+
+def control_thread_seconds():
+    """What the control thread of this process has used of the processor, with all that came before it."""
+    seconds = 0.0
+    for stat in Path("/proc/self/task").glob("*/stat"):
+        name, _, rest = stat.read_text().rpartition(")")
+        if name.endswith("(roost-control"):
+            user, system = rest.split()[11:13]
+            seconds += (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    return seconds
+
+
+@on_a_loop
+async def test_a_death_that_nobody_reaps_yet_costs_no_processor():
+    async with this_host().spawn_procs(supervise=handled) as procs:
+        mortal = procs.spawn("mortal", Mortal)
+        pid = await mortal.pid.call_one()
+        template = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        assert template != os.getpid()
+        os.kill(template, signal.SIGSTOP)
+        try:
+            pending = mortal.sleep.call_one(60)
+            os.kill(pid, signal.SIGKILL)
+            await died(pending)
+            before = control_thread_seconds()
+            await asyncio.sleep(1.0)
+            assert control_thread_seconds() - before < 0.2
+            assert process_state(pid) == "Z"
+        finally:
+            os.kill(template, signal.SIGCONT)
 
 
 @on_a_loop
