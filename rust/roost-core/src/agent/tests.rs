@@ -1,5 +1,6 @@
 //! The agent against a world of made-up processes.
 
+mod deaths;
 mod life;
 mod links;
 mod otp;
