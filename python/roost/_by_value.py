@@ -22,6 +22,14 @@ __all__ = ["ValuePickler", "pickle_class"]
 
 
 _CloudPickler: Any = cloudpickle.Pickler  # it has no types
+_reduce_nameless: Any = _CloudPickler.dispatch_table[types.CodeType]
+_NO_FILE = "<dynamic-code>"
+
+
+def _reduce_code(code: types.CodeType) -> Any:
+    """As cloudpickle does, but with the name of the file: tracebacks and stacks of other processes show where it is, and its lines."""
+    make, args = _reduce_nameless(code)
+    return make, tuple(code.co_filename if type(part) is str and part == _NO_FILE else part for part in args)
 
 
 class ValuePickler(_CloudPickler):  # type: ignore[misc]
@@ -32,6 +40,8 @@ class ValuePickler(_CloudPickler):  # type: ignore[misc]
         first: Asked before all else how to reduce a value; `NotImplemented` passes it on.
         target: The class that is to be defined rather than named.
     """
+
+    dispatch_table = _CloudPickler.dispatch_table.new_child({types.CodeType: _reduce_code})
 
     def __init__(
         self, collector: Collector, first: Callable[[Any, Any], Any] | None, target: type | None = None

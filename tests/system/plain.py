@@ -38,6 +38,26 @@ class Local(Actor):
         return "lingered"
 
 
+class Broken(Actor):
+    """As its argument says, its constructor or an endpoint fails."""
+
+    def __init__(self, broken=False):
+        if broken:
+            raise LocalError(1)  # in the constructor
+
+    @endpoint
+    async def fail(self):
+        raise LocalError(2)  # in an endpoint
+
+    @endpoint
+    def fail_on_a_thread(self):
+        return max([0], key=lambda number: 1 // number)  # in a lambda
+
+
+def fail_in_setup():
+    raise LocalError(3)  # in setup
+
+
 class LocalError(Exception):
     def __init__(self, code):
         super().__init__(code)
@@ -102,6 +122,22 @@ class Same(Actor):
     @endpoint
     async def is_kept(self, value):
         return self.value == value
+
+
+def tracebacks_of_main():
+    """They show this file and its lines, though procs have their code by value."""
+    with this_host().spawn_procs() as procs:
+        broken = procs.spawn("broken", Broken)
+        endpoints = broken.fail.call_one().exception(20), broken.fail_on_a_thread.call_one().exception(20)
+        said = [str(error.__cause__) for error in endpoints]
+        died = procs.spawn("unborn", Broken, broken=True).fail.call_one().exception(20)
+        said.append(str(died))
+    unready = this_host().spawn_procs(setup=fail_in_setup, logs=False)
+    said.append(str(unready.ready().exception(20)))
+    where = ("in an endpoint", "in a lambda", "in the constructor", "in setup")
+    for text, comment in zip(said, where, strict=True):
+        assert f'File "{__file__}", line ' in text, text
+        assert f"# {comment}" in text, text
 
 
 def in_a_removed_directory():

@@ -256,6 +256,27 @@ def test_redefined_in_a_notebook_it_is_a_new_class(peer):
     assert type(peer(ECHO, second())) is second
 
 
+def test_code_keeps_its_file_and_its_lines(peer):
+    def outer():
+        def inner():
+            return None
+
+        return inner
+
+    class Thing:
+        def method(self):
+            return None
+
+    def where(function):
+        code = function.__code__
+        return code.co_filename, code.co_firstlineno
+
+    inner = outer()
+    for function in (inner, lambda: None, Thing.method):
+        assert peer(where, function) == where(function) == (__file__, function.__code__.co_firstlineno)
+    assert peer(lambda outer: outer().__code__.co_filename, outer) == __file__
+
+
 def test_bound_methods_and_partials(peer):
     import functools
 
