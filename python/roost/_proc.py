@@ -117,6 +117,7 @@ def _settle(spec: dict[str, Any], mark: str) -> None:
         print(f"roost: {spec['name']} starts in / instead: {error}", file=sys.stderr)  # noqa: T201 - no logging yet
         os.chdir("/")
     sys.path[:] = spec["sys_path"]
+    sys.argv = spec["argv"]
     _look_again(sys.path)
     # Output goes through a pipe, and should be seen when it is written.
     for stream in (sys.stdout, sys.stderr):
@@ -135,8 +136,10 @@ def _look_again(folders: list[str]) -> None:
         if finder is None:
             # It may be there by now.
             sys.path_importer_cache.pop(folder, None)
-        elif hasattr(finder, "invalidate_caches"):
-            finder.invalidate_caches()
+        else:
+            invalidate = getattr(finder, "invalidate_caches", None)
+            if invalidate is not None:
+                invalidate()
 
 
 def _take(fd: int) -> bytes:

@@ -293,6 +293,7 @@ class _Request:
         self.setup = None if setup is None else serialize.dumps_alone(setup)
         self.environ = dict(os.environ)
         self.sys_path = list(sys.path)
+        self.argv = list(sys.argv)
         self.cwd = _working_directory()
         self.commands: dict[int, list[str]] = {}
         if isinstance(start, str) and start not in ("template", "exec"):
@@ -372,7 +373,7 @@ class _Request:
         return {
             "job": self.runtime.job_id, "proc": proc, "owner": self.runtime.proc,
             "owner_incarnation": self.runtime.incarnation, "driver": self.runtime.driver,
-            "sys_path": self.sys_path, "cwd": self.cwd, "environ": environ, "preload": list(self.preload),
+            "sys_path": self.sys_path, "argv": self.argv, "cwd": self.cwd, "environ": environ, "preload": list(self.preload),
             "config": self.runtime.config.as_builtins(), "cpus": None if bind is None else _cpus(bind),
         }  # fmt: skip
 

@@ -140,6 +140,19 @@ def tracebacks_of_main():
         assert f"# {comment}" in text, text
 
 
+def arguments_of_the_program():
+    """A proc has them too, from its `setup` on: libraries and users' hooks read them."""
+    sys.argv += ["--steps", "3"]
+    wanted = list(sys.argv)
+
+    def check():
+        assert sys.argv == wanted, sys.argv
+
+    for start in ("template", "exec", ["env", sys.executable]):
+        with this_host().spawn_procs(start=start, setup=check) as procs:
+            assert procs.spawn("local", Local, lambda: sys.argv).apply.call_one().result(20) == wanted
+
+
 def in_a_removed_directory():
     """Procs start in /, and the log says so."""
     said = []

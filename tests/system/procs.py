@@ -60,6 +60,7 @@ class Driver:
                 "sizes": {},
                 "rank": rank,
                 "sys_path": sys.path,
+                "argv": sys.argv,
                 "cwd": os.getcwd(),
                 "environ": dict(os.environ) if environ is None else environ,
                 "preload": [],

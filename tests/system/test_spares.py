@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 
 import pytest
@@ -48,7 +49,8 @@ async def test_a_spare_takes_the_place_with_name_point_and_next_incarnation(tmp_
             assert pid not in (dead, other)
             assert await one.incarnation.call_one() == life
             assert await one.count.call_one() == 0, "the constructor ran"
-            assert (await one.place.call_one())[:2] == ({"gpus": 1}, "warm")
+            point, actor_name, *_, argv = await one.place.call_one()
+            assert (point, actor_name, argv) == ({"gpus": 1}, "warm", sys.argv)
             assert (await procs.states())[1].pid == pid
         assert list(await warm.echo.call("x")) == ["x", "x"]
         assert await warm.slice(gpus=0).relay.call_one(one, "echo", 5) == 5

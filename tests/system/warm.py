@@ -3,6 +3,7 @@
 import asyncio
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -58,7 +59,7 @@ class Warm(Mortal):
 
     @endpoint
     async def place(self):
-        return dict(context().point), context().actor_name, this_proc() is not None, os.sched_getaffinity(0)
+        return dict(context().point), context().actor_name, this_proc() is not None, os.sched_getaffinity(0), sys.argv
 
 
 class Owner(Mortal):
