@@ -58,7 +58,7 @@ class Config(Frozen, kw_only=True):
     """Events that wait for one reader of `events()`; beyond them the oldest make way for one `gap`."""
 
     def __post_init__(self) -> None:
-        for name in Config._fields:
+        for name in Config._field_names:
             value: object = self.__dict__[name]
             if name.endswith("_s"):
                 check_finite("Config", name, value, above=0, instead="give seconds, or leave it out for the default")
@@ -70,7 +70,7 @@ class Config(Frozen, kw_only=True):
 
     def as_builtins(self) -> dict[str, int | float]:
         """The limits as plain numbers by name, to hand to a proc or to Rust."""
-        return {name: self.__dict__[name] for name in Config._fields}
+        return {name: self.__dict__[name] for name in Config._field_names}
 
     @classmethod
     def from_builtins(cls, limits: Mapping[str, int | float]) -> Config:
@@ -173,8 +173,8 @@ def _refuse_late(what: str) -> None:
 
 
 def _changed(config: Config, changes: Mapping[str, object]) -> Config:
-    unknown = [name for name in changes if name not in Config._fields]
+    unknown = [name for name in changes if name not in Config._field_names]
     if unknown:
-        raise TypeError(f"Config has no limit {unknown[0]!r}; it has {', '.join(Config._fields)}")
+        raise TypeError(f"Config has no limit {unknown[0]!r}; it has {', '.join(Config._field_names)}")
     limits: dict[str, object] = {**config.as_builtins(), **changes}
     return Config(**limits)  # type: ignore[arg-type]  # the fields check their own types

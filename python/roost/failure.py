@@ -99,7 +99,7 @@ class Failure(Frozen, kw_only=True):
     """When what happened, in seconds since the epoch: `died_at`, `detected_at` and others."""
 
     # Growth must change neither equality nor the hash, or a failure would be lost in a set.
-    _fields_compared: ClassVar[tuple[str, ...]] = (
+    _names_compared: ClassVar[tuple[str, ...]] = (
         "kind",
         "origin",
         "mesh",
@@ -210,7 +210,7 @@ class Failure(Frozen, kw_only=True):
 
     def _plain_leaf(self) -> dict[str, object]:
         nested = {"cause", "consequences", "reasons"}
-        plain: dict[str, object] = {name: self.__dict__[name] for name in type(self)._fields if name not in nested}
+        plain: dict[str, object] = {name: self.__dict__[name] for name in type(self)._field_names if name not in nested}
         plain.update(point=dict(self.point), times=dict(self.times))
         return plain
 

@@ -303,7 +303,22 @@ class HostMesh:
         return "this_host()"
 
     def spawn_procs(self, per_host: Mapping[str, int] | None = None, **options: Unpack[_ProcOptions]) -> ProcMesh:
-        """Processes on each host; returns at once. See `roost.spawning.spawn_procs` for the options."""
+        """Start processes on this host; returns at once.
+
+        Args:
+            per_host: names and sizes of the mesh's dimensions; none for a single proc.
+            name: the mesh's name in errors, events and output; "procs" when left out.
+            env: environment variables to add, None to remove one, or a function of (point, incarnation).
+            preload: modules that the template imports before it forks.
+            restart: the restart policy.
+            spares: procs that wait, warm, to take the place of a rank that its policy mends.
+            bind: CPUs or NUMA node to run on, or a function of (point, incarnation).
+            start: "template" forks from a warm interpreter, "exec" starts a fresh one, a command stands for the interpreter.
+            gpus_per_proc: visible devices a proc.
+            setup: runs in each proc before any actor; may be async.
+            supervise: an async function of a failure that says True when it handled it.
+            logs: whether the procs' output goes on to the driver's.
+        """
         # First of all: the template imports while this process does.
         runtime = process.current(options.get("preload", ()))
         from roost.spawning import spawn_procs

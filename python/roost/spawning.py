@@ -59,23 +59,7 @@ def spawn_procs(
     supervise: Callable[..., Any] | None = None,
     logs: bool = True,
 ) -> ProcMesh:
-    """Start processes on this host; returns at once.
-
-    Args:
-        runtime: this process's runtime.
-        per_host: names and sizes of the mesh's dimensions; none for a single proc.
-        name: the mesh's name in errors, events and output; "procs" when left out.
-        env: environment variables to add, None to remove one, or a function of (point, incarnation).
-        preload: modules that the template imports before it forks.
-        restart: the restart policy.
-        spares: procs that wait, warm, to take the place of a rank that its policy mends.
-        bind: CPUs or NUMA node to run on, or a function of (point, incarnation).
-        start: "template" forks from a warm interpreter, "exec" starts a fresh one, a command stands for the interpreter.
-        gpus_per_proc: visible devices a proc.
-        setup: runs in each proc before any actor; may be async.
-        supervise: an async function of a failure that says True when it handled it.
-        logs: whether the procs' output goes on to the driver's.
-    """
+    """`HostMesh.spawn_procs`, which says what the options are; with this process's runtime."""
     _checked_policy(restart)
     _check_spares(spares, restart, start)
     check_hook(supervise)

@@ -8,33 +8,88 @@ one set of methods for all of them, and type checkers read it as a frozen datacl
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, NoReturn, dataclass_transform
+
+if TYPE_CHECKING:
+    from inspect import Signature
 
 __all__ = ["Frozen", "check_finite", "check_hook", "check_integer", "check_one_of"]
 
 _MISSING = object()
 
 
+class _Signature:
+    """What `inspect.signature` and `help` show of a class of fields; made when it is asked for."""
+
+    def __get__(self, _value: object, owner: type[Frozen]) -> Signature:
+        from inspect import Parameter, Signature, get_annotations
+
+        positional = getattr(owner, "__match_args__", ())
+        annotations: dict[str, object] = {}
+        for base in reversed(owner.__mro__):
+            annotations |= get_annotations(base)
+        return Signature(
+            [
+                Parameter(
+                    name,
+                    Parameter.POSITIONAL_OR_KEYWORD if name in positional else Parameter.KEYWORD_ONLY,
+                    default=getattr(owner, name, Parameter.empty),
+                    annotation=annotations[name],
+                )
+                for name in owner._field_names
+            ]
+        )
+
+
+class _Text:
+    """A class's docstring with those of its fields, as `help` shows it; the source is read when it is asked for."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __get__(self, _value: object, owner: type[Frozen]) -> str:
+        import ast
+        import inspect
+
+        try:
+            [kind] = ast.parse(inspect.getsource(owner)).body
+        except (OSError, TypeError, SyntaxError):
+            # The sources are not there, or of a class inside something else.
+            return self._text
+        fields = kind.body if isinstance(kind, ast.ClassDef) else []
+        lines = [inspect.cleandoc(self._text), "", "Attributes:"]
+        for field, text in pairwise(fields):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                lines.append(f"    {ast.unparse(field.target)}: {' '.join(ast.literal_eval(text.value).split())}")
+        return "\n".join(lines)
+
+
 @dataclass_transform(eq_default=True, frozen_default=True)
 class Frozen:
     """A value whose annotated attributes are its fields, set once when it is made."""
 
-    _fields: ClassVar[tuple[str, ...]] = ()
-    _fields_compared: ClassVar[tuple[str, ...]] = ()
+    # Not `_fields`, as named tuples have it: `help` would list everything that begins with an underscore.
+    _field_names: ClassVar[tuple[str, ...]] = ()
+    _names_compared: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, *, kw_only: bool = False) -> None:
         # `_names` are bookkeeping of the class, never fields.
         own = tuple(name for name in cls.__annotations__ if not name.startswith("_"))
-        cls._fields += own
-        if "_fields_compared" not in cls.__dict__:
-            cls._fields_compared = cls._fields
-        if not TYPE_CHECKING and not kw_only:  # type checkers derive it from the fields
-            cls.__match_args__ = cls._fields
+        cls._field_names += own
+        if "_names_compared" not in cls.__dict__:
+            cls._names_compared = cls._field_names
+        if not TYPE_CHECKING:
+            if not kw_only:  # type checkers derive it from the fields
+                cls.__match_args__ = cls._field_names
+            if cls.__doc__:
+                cls.__doc__ = _Text(cls.__doc__)
 
     if not TYPE_CHECKING:  # type checkers derive the signature from the fields
+        __signature__ = _Signature()
 
         def __init__(self, *args: object, **kwargs: object) -> None:
-            fields = type(self)._fields
+            fields = type(self)._field_names
             positional = getattr(type(self), "__match_args__", ())
             if len(args) > len(positional):
                 raise TypeError(
@@ -60,7 +115,7 @@ class Frozen:
             self.__post_init__()
 
         def __replace__(self, /, **changes: object) -> Frozen:
-            return type(self)(**{name: self.__dict__[name] for name in type(self)._fields} | changes)
+            return type(self)(**{name: self.__dict__[name] for name in type(self)._field_names} | changes)
 
         # Seen by type checkers, these would say that any attribute may be set or deleted.
         def __setattr__(self, name: str, value: object) -> NoReturn:
@@ -80,7 +135,7 @@ class Frozen:
         self.__dict__[name] = value
 
     def _compared(self) -> tuple[object, ...]:
-        return tuple(self.__dict__[name] for name in type(self)._fields_compared)
+        return tuple(self.__dict__[name] for name in type(self)._names_compared)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -91,7 +146,7 @@ class Frozen:
         return hash((type(self), self._compared()))
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={self.__dict__[name]!r}" for name in type(self)._fields)
+        fields = ", ".join(f"{name}={self.__dict__[name]!r}" for name in type(self)._field_names)
         return f"{type(self).__name__}({fields})"
 
 

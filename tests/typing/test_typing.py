@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from roost.mesh import SpawnOptions
+from roost.mesh import HostMesh, SpawnOptions
 from roost.spawning import spawn_procs
 
 HERE = Path(__file__).parent
@@ -56,4 +56,6 @@ def test_the_options_that_checkers_see_are_those_that_there_are() -> None:
 
     parameters = inspect.signature(spawn_procs).parameters.values()
     assert fields("_ProcOptions") == [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+    for name in fields("_ProcOptions"):
+        assert f"\n            {name}: " in (HostMesh.spawn_procs.__doc__ or "")
     assert fields("_ActorOptions") == list(SpawnOptions.KNOWN)

@@ -33,7 +33,7 @@ def test_every_limit_says_its_unit_and_why():
         if isinstance(field, ast.AnnAssign):
             assert isinstance(after, ast.Expr), f"{ast.unparse(field)} gives no reason"
             reasons[ast.unparse(field.target)] = ast.literal_eval(after.value)
-    assert tuple(reasons) == Config._fields
+    assert tuple(reasons) == Config._field_names
     for name in reasons:
         assert name.endswith(("_s", "_max", "_min")), name
 
@@ -100,7 +100,7 @@ def test_every_limit_is_read_somewhere():
     package = pathlib.Path(config.__file__).parent
     sources = [path.read_text() for path in package.glob("*.py") if path.name != "config.py"]
     sources += [path.read_text() for path in (package.parents[1] / "rust/roost-py/src").rglob("*.rs")]
-    assert [name for name in Config._fields if not any(name in source for source in sources)] == []
+    assert [name for name in Config._field_names if not any(name in source for source in sources)] == []
 
 
 def test_a_program_has_its_config_to_itself():

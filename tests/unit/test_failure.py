@@ -1,10 +1,13 @@
+import inspect
 import json
 import math
 import pickle
+import pydoc
 from datetime import UTC, datetime
 
 import pytest
 
+from roost.config import Config
 from roost.failure import Bind, DeadLetter, Event, Failure, Probe, Restart, State
 from roost.point import Point
 
@@ -110,7 +113,7 @@ class TestFailure:
 
     def test_json_has_every_field(self):
         plain = json.loads(failure(times={"died_at": 1.5}, reasons=[failure(kind="stopped")]).to_json())
-        assert set(plain) == set(Failure._fields)
+        assert set(plain) == set(Failure._field_names)
         assert plain["point"] == {"gpus": 3}
         assert plain["times"] == {"died_at": 1.5}
         assert plain["reasons"][0]["kind"] == "stopped"
@@ -160,6 +163,31 @@ def test_values_match_and_replace():
         case Event("failed", mesh, reason=reason):
             assert (mesh, reason) == ("w", "")
     assert Restart().__replace__(limit=5) == Restart(limit=5)
+
+
+@pytest.mark.parametrize("kind", [Bind, Config, DeadLetter, Event, Failure, Probe, Restart, State])
+def test_signature_and_help_show_the_fields(kind):
+    parameters = inspect.signature(kind).parameters.values()
+    assert tuple(one.name for one in parameters) == kind._field_names
+    assert {one.name: one.annotation for one in parameters} == {
+        name: text for name, text in kind.__annotations__.items() if not name.startswith("_")
+    }
+    assert {one.name: one.default for one in parameters if one.default is not one.empty} == {
+        name: getattr(kind, name) for name in kind._field_names if hasattr(kind, name)
+    }
+    assert {one.kind for one in parameters} == {
+        inspect.Parameter.KEYWORD_ONLY if kind in (Config, Failure) else inspect.Parameter.POSITIONAL_OR_KEYWORD
+    }
+    shown = pydoc.render_doc(kind, renderer=pydoc.plaintext)
+    for name in kind._field_names:
+        assert f"\n |      {name}: " in shown
+    assert "_field_names" not in shown
+
+
+def test_help_shows_what_there_is_without_the_sources(monkeypatch):
+    monkeypatch.setattr(inspect, "getsource", lambda _: (_ for _ in ()).throw(OSError("could not get source code")))
+    assert Probe.__doc__.startswith("How often")
+    assert "Attributes:" not in Probe.__doc__
 
 
 class TestPolicies:
