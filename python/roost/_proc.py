@@ -132,7 +132,7 @@ def _look_again(folders: list[str]) -> None:
     that this process shares with it.
     """
     for folder in folders:
-        finder = sys.path_importer_cache.get(folder)
+        finder: Any = sys.path_importer_cache.get(folder)
         if finder is None:
             # It may be there by now.
             sys.path_importer_cache.pop(folder, None)

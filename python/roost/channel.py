@@ -83,7 +83,7 @@ class PortReceiver(AsyncIterator[T]):
         self._runtime = runtime
         self._port = port
         self._senders = senders
-        self._queue: deque[tuple[int, int, PortValue]] = deque()
+        self._queue: deque[tuple[int, int, PortValue | ActorDied]] = deque()
         self._bell = Bell()
         # By the sender's proc: how many values were taken of it.
         self._taken: dict[int, int] = {}
@@ -91,7 +91,7 @@ class PortReceiver(AsyncIterator[T]):
         self._known: set[int] = set()
         self._closed = False
 
-    def push(self, sender: int, what: int, value: PortValue) -> None:
+    def push(self, sender: int, what: int, value: PortValue | ActorDied) -> None:
         """Something arrived."""
         self._known.add(sender)
         self._queue.append((sender, what, value))
@@ -100,7 +100,9 @@ class PortReceiver(AsyncIterator[T]):
     def sender_died(self, proc: int, error: ActorDied) -> None:
         """A proc has ended: it will not close what it began to send."""
         if proc in self._known:
-            self.push(proc, ERROR, serialize.dump_exception(error))
+            self._runtime.hearing.carried(error.failure, self)
+            # Each receiver raises an error of its own.
+            self.push(proc, ERROR, type(error)(None, error.failure, maybe_executed=error.maybe_executed))
             self.push(proc, CLOSE, b"")
         # Its next incarnation counts from the start.
         self._taken.pop(proc, None)
@@ -126,6 +128,9 @@ class PortReceiver(AsyncIterator[T]):
             if sender in self._known or what == CLOSE:
                 taken = self._taken[sender] = self._taken.get(sender, 0) + 1
                 self._runtime.ports.taken(self._port, sender, taken)
+            if isinstance(value, BaseException):
+                self._runtime.hearing.got(value)
+                raise value
             if what == ERROR:
                 assert isinstance(value, bytes)
                 raise serialize.load_exception(value)
@@ -135,14 +140,26 @@ class PortReceiver(AsyncIterator[T]):
                 )
                 return loaded
 
+    def may_be_heard(self) -> bool:
+        """Whether a death waits to be read."""
+        return not self._closed
+
     def close(self) -> None:
         """Take no more values: senders get an error."""
         if not self._closed:
             self._closed = True
             self._runtime.ports.close(self._port, self._known)
             self._bell.ring()
+            self._miss_deaths()
+
+    def _miss_deaths(self) -> None:
+        """What was not read is not read any more."""
+        for _, _, value in self._queue:
+            if isinstance(value, BaseException):
+                self._runtime.hearing.missed(value)
 
     def __del__(self) -> None:
+        self._miss_deaths()
         runtime = self._runtime
         if not self._closed and not runtime.closed and not runtime.loop.is_closed():
             runtime.on_loop(lambda: runtime.ports.close(self._port, self._known))

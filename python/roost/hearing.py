@@ -6,7 +6,8 @@ import asyncio
 import logging
 import weakref
 from contextvars import Context
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 from roost import serialize
 from roost.context import handling
@@ -32,10 +33,18 @@ _FAILURES_MAX = 10_000
 _WARNING_S = 1.0
 
 
+class Carrier(Protocol):
+    """What brings an error to whoever will look at it: a reply, the answers of a stream, the values of a port."""
+
+    def may_be_heard(self) -> bool:
+        """Whether there is an error that nobody has looked at yet, and somebody still can."""
+        ...
+
+
 class Unheard:
     """A failure that somebody must hear of: a caller that got it, a hook that handled it, or else the end of the mesh."""
 
-    __slots__ = ("_heard", "_original", "_replies", "climbing", "failure")
+    __slots__ = ("_carriers", "_heard", "_original", "_with", "climbing", "failure", "undecided")
 
     def __init__(self, failure: Failure, original: bytes | None = None) -> None:
         self.failure = failure
@@ -43,8 +52,11 @@ class Unheard:
         self._heard = False
         # The task that asks hooks, while it does.
         self.climbing: asyncio.Task[None] | None = None
-        # Replies that carry it and still live: whether their owner looked at the error is their own flag.
-        self._replies: list[weakref.ref[Reply[Any]]] = []
+        # What is to be done once nobody can look at it any more, while somebody can.
+        self.undecided: Callable[..., None] | None = None
+        # Those that carry it and still live.
+        self._carriers: list[weakref.ref[Carrier]] = []
+        self._with: Unheard | None = None
 
     def original(self) -> BaseException | None:
         """The exception that it began with, in an actor."""
@@ -54,27 +66,49 @@ class Unheard:
         """The exception came later than the failure."""
         self._original = self._original or original
 
-    def carried_by(self, reply: Reply[Any]) -> None:
-        """A reply was given this failure."""
+    def carried_by(self, carrier: Carrier) -> None:
+        """An error that tells of it is on its way to whoever looks."""
         if not self._heard:
-            self._replies.append(weakref.ref(reply))
+            self._carriers.append(weakref.ref(carrier))
+
+    def goes_with(self, first: Unheard) -> None:
+        """Whoever hears of the first has heard of this one too."""
+        if first is not self:
+            self._with = first
 
     def hear(self) -> None:
         """Somebody got it."""
         self._heard = True
-        self._replies.clear()
+        self.undecided = self._with = None
+        self._carriers.clear()
 
     @property
     def heard(self) -> bool:
         """Whether anybody did."""
         if self._heard:
             return True
-        for reference in self._replies:
-            reply = reference()
-            if reply is not None and reply.done() and not reply._log_traceback:
-                self.hear()
-                return True
+        carriers = [carrier for reference in self._carriers if (carrier := reference()) is not None]
+        if any(isinstance(one, Reply) and one.done() and not one.may_be_heard() for one in carriers) or (
+            self._with is not None and self._with.heard
+        ):
+            self.hear()
+            return True
         return False
+
+    @property
+    def may_be_heard(self) -> bool:
+        """Whether somebody still can look at an error that tells of it."""
+        carriers = [reference() for reference in self._carriers]
+        return any(one is not None and one.may_be_heard() for one in carriers) or (
+            self._with is not None and self._with.may_be_heard
+        )
+
+    def decide(self, *, last: bool = False) -> None:
+        """Something that carried it is gone, or will not be waited for: `last`."""
+        what = self.undecided
+        if what is not None:
+            self.undecided = None
+            what(last=last)
 
 
 class Hearing:
@@ -114,18 +148,32 @@ class Hearing:
         known = self._known.get(id(failure))
         return None if known is None else known.original()
 
-    def carried(self, failure: Failure | None, reply: Any) -> None:
-        """A reply was given this failure: whoever takes it has heard of it."""
-        if failure is not None and isinstance(reply, Reply):
-            self.of(failure).carried_by(reply)
+    def carried(self, failure: Failure | None, carrier: Carrier) -> None:
+        """Somebody will be told of this failure: who looks at it has heard of it."""
+        if failure is not None:
+            self.of(failure).carried_by(carrier)
+
+    def got(self, error: BaseException) -> None:
+        """Somebody got this error."""
+        for failure in failures_in(error):
+            self.of(failure).hear()
+
+    def missed(self, error: BaseException) -> None:
+        """What carried this error is gone, and nobody had looked."""
+        for failure in failures_in(error):
+            known = self._known.get(id(failure))
+            # Not now: what carried it is about to go, and still there.
+            if known is not None and known.undecided is not None and not self._runtime.loop.is_closed():
+                self._runtime.loop.call_soon_threadsafe(known.decide)
 
     def reply_dropped(self, error: BaseException, *, heard: bool) -> None:
         """A reply with an error was dropped; `heard` says whether anyone had looked."""
         failures = list(failures_in(error))
         if heard:
-            for failure in failures:
-                self.of(failure).hear()
-        elif not failures and not self._runtime.closed and not _is_own_stop(error):
+            self.got(error)
+        elif failures:
+            self.missed(error)
+        elif not self._runtime.closed and not _is_own_stop(error):
             _logger.warning("a call failed and nobody awaited its reply: %r", error)
             if self._runtime.is_driver:
                 self.dropped.append(error)
@@ -139,18 +187,31 @@ class Hearing:
         unheard.climbing = self._runtime.keep(self._escalate(mesh, rank, unheard), scope)
 
     async def _escalate(self, mesh: OwnedMesh, rank: int, unheard: Unheard) -> None:
+        if not await self._ask(_hook(mesh, mesh.owner_runner), unheard, f"the supervise hook of {mesh.name}"):
+            self._decide(mesh, rank, unheard)
+
+    def _decide(self, mesh: OwnedMesh, rank: int, unheard: Unheard, *, last: bool = False) -> None:
+        """No hook of the mesh's has handled it: has a caller heard of it, may one, or does it climb?
+
+        At the last in the driver it climbs, to the hook of `roost.run`; what nobody handles then its caller raises.
+        """
         failure, owner = unheard.failure, mesh.owner_runner
-        if await self._ask(_hook(mesh, owner), unheard, f"the supervise hook of {mesh.name}"):
-            return
         if unheard.heard or self._has_heard_cause(failure):
             unheard.hear()
-            return
-        mesh.tell("escalated", rank, failure.reason, failure)
-        if owner is not None:
+        elif unheard.may_be_heard and not (last and owner is None):
+            unheard.undecided = partial(self._decide, mesh, rank, unheard)
+            self._runtime.loop.call_later(_WARNING_S, _warn_of, unheard)
+        else:
+            mesh.tell("escalated", rank, failure.reason, failure)
+            if owner is None:
+                unheard.climbing = self._runtime.keep(self._ask_root(unheard), Context())
+                return
             unheard.hear()
             if not owner.fail(ActorDied(None, failure), f"its mesh {mesh.name}, of which {failure.summary}"):
                 _logger.warning("nobody will handle this failure, since its owner is ending already: %s", failure)
-        elif not await self._ask(self._runtime.root_supervise, unheard, "the supervise hook of roost.run"):
+
+    async def _ask_root(self, unheard: Unheard) -> None:
+        if not await self._ask(self._runtime.root_supervise, unheard, "the supervise hook of roost.run"):
             self._runtime.loop.call_later(_WARNING_S, _warn_of, unheard)
 
     async def _ask(self, hook: Callable[[Failure], Any] | None, unheard: Unheard, name: str) -> bool:
@@ -175,8 +236,12 @@ class Hearing:
         """Wait until hooks have had their say about these failures, or about all of this process's."""
         if unheard is None:
             unheard = [one for mesh in self._runtime.owned.values() for one in mesh.unheard]
-        climbing = [one.climbing for one in unheard if one.climbing is not None and not one.climbing.done()]
-        if climbing:
+        # What was dropped at the very end is decided in the next turn, and may climb.
+        await asyncio.sleep(0)
+        unheard = list(unheard)
+        for one in unheard:
+            one.decide(last=True)
+        while climbing := [one.climbing for one in unheard if one.climbing is not None and not one.climbing.done()]:
             await asyncio.wait(climbing)
 
     def unheard(self) -> list[Failure]:
@@ -246,5 +311,5 @@ def failures_in(error: BaseException) -> Iterable[Failure]:
     if isinstance(error, ActorDied):
         yield error.failure
     if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
+        for inner in (*error.exceptions, *(error.later if isinstance(error, MeshError) else ())):
             yield from failures_in(inner)

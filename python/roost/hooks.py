@@ -37,6 +37,10 @@ class Sink(Protocol):
         """The call cannot be sent."""
         ...
 
+    def may_be_heard(self) -> bool:
+        """Whether there is, or may come, an error that nobody has looked at, and somebody still can."""
+        ...
+
 
 class Hooks(Protocol):
     """What Python lends to the data lane."""

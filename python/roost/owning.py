@@ -49,7 +49,7 @@ class OwnedMesh:
     """One mesh that this process owns."""
 
     __slots__ = (
-        "_incarnations", "_least", "_lives", "_retired", "_states", "entered", "failures", "id", "mesh_stopped",
+        "_incarnations", "_least", "_lives", "_retired", "_states", "_told", "entered", "failures", "id", "mesh_stopped",
         "name", "owner_runner", "pids", "reasons", "runtime", "subscribers", "supervise", "unheard", "waiters",
         "whole",
     )  # fmt: skip
@@ -81,6 +81,8 @@ class OwnedMesh:
         # How many `async with` blocks are inside this mesh: the outermost raises what nobody heard.
         self.entered = 0
         self._retired = False
+        # A failure to start that whoever waited for ranks was told of, and those of them that were not up yet.
+        self._told: tuple[Unheard, set[int]] | None = None
 
     @property
     def is_root(self) -> bool:
@@ -139,6 +141,8 @@ class OwnedMesh:
             self._states[rank] = state
         else:
             self._states = _ALONE[state]
+        if self._told is not None and state == "up":
+            self._told[1].discard(rank)
         if self.waiters:
             self._check_waiters()
 
@@ -213,6 +217,10 @@ class OwnedMesh:
             )
         for rank in cause:
             self.runtime.hearing.carried(self.failures.get(rank), reply)
+        first = self.failures.get(cause[0])
+        if first is not None:
+            rest = {rank for rank in shape.ranks() if self._states[rank] not in ("up", *ENDED)}
+            self._told = self.runtime.hearing.of(first), rest
         fail_reply(reply, error)
 
     def death_error(self, rank: int) -> ActorDied:
@@ -341,6 +349,8 @@ class OwnedMesh:
         unheard = self.runtime.hearing.of(failure)
         if unheard not in self.unheard:
             self.unheard = [*self.unheard, unheard]
+            if self._told is not None and rank in self._told[1]:
+                unheard.goes_with(self._told[0])
             self.runtime.hearing.escalate(self, rank, unheard)
 
     # Looking -----------------------------------------------------------------------------------------------------------

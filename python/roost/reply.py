@@ -177,6 +177,11 @@ class Reply(_Awaited[R]):
             self._block(timeout)
         return _exception(self)
 
+    def may_be_heard(self) -> bool:
+        """Whether it has an error, or may get one, that nobody has looked at."""
+        # The future's own flag: true until someone took the exception.
+        return not self.done() or self._log_traceback
+
     def open_ranks(self) -> Sequence[int]:
         """The one rank, until it was answered."""
         return () if self.done() else (0,)
@@ -251,7 +256,6 @@ class FailedReply(Reply[R]):
     __slots__ = ()
 
     def __del__(self) -> None:
-        # The future's own flag: true until someone took the exception.
         unheard = self._log_traceback
         if unheard:
             self._log_traceback = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -21,7 +22,7 @@ R = TypeVar("R")
 class StreamSink:
     """Where the data lane puts the answers of a stream; the `Stream` in the user's hands reads it."""
 
-    __slots__ = ("_call", "bell", "closed", "live", "queue", "taken")
+    __slots__ = ("__weakref__", "_call", "bell", "closed", "live", "queue", "taken")
 
     def __init__(self, size: int) -> None:
         self.live = set(range(size))
@@ -60,6 +61,10 @@ class StreamSink:
             self.live.discard(rank)
             self._push(rank, error, True)
 
+    def may_be_heard(self) -> bool:
+        """Whether an error waits to be read, or may come."""
+        return not self.closed
+
     def _push(self, rank: int, value: object, failed: bool) -> None:
         if not self.closed:
             self.queue.append((rank, value, failed))
@@ -69,7 +74,8 @@ class StreamSink:
 class Stream(AsyncIterator[tuple["Point", R]]):
     """Answers as they arrive: `async for point, value in mesh.step.stream(...)`.
 
-    After a rank's error was raised, iterate the same object again and it goes on. Dropping it or `aclose()` cancels the rest.
+    After a rank's error was raised, iterate the same object again and it goes on. The end of `async with stream:`, `aclose()`,
+    dropping it, and giving up the wait for the next answer (its last reader is cancelled, or out of time) cancel the rest.
     """
 
     __slots__ = ("_outcomes", "_point", "_runtime", "_sink")
@@ -96,16 +102,30 @@ class Stream(AsyncIterator[tuple["Point", R]]):
         while not sink.queue:
             if not sink.live or sink.closed:
                 raise StopAsyncIteration
-            await sink.bell.wait()
+            try:
+                await sink.bell.wait()
+            except asyncio.CancelledError:
+                # As of a reply, the last of its readers to give up cancels.
+                if not sink.bell.is_awaited:
+                    self._cancel()
+                raise
         rank, value, failed = sink.queue.popleft()
         if rank in sink.live:
             # The other end goes on producing as this one takes.
             taken = sink.taken[rank] = sink.taken.get(rank, 0) + 1
             self._runtime.streams.taken(sink._call, rank, taken)
-        if failed and not self._outcomes:
+        if failed:
             assert isinstance(value, BaseException)
-            raise value
+            self._runtime.hearing.got(value)
+            if not self._outcomes:
+                raise value
         return self._point(rank), value  # type: ignore[return-value]
+
+    async def __aenter__(self) -> Stream[R]:
+        return self
+
+    async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
+        self._cancel()
 
     async def aclose(self) -> None:
         """End the stream; ranks that have not finished are cancelled."""
@@ -115,7 +135,10 @@ class Stream(AsyncIterator[tuple["Point", R]]):
         sink = self._sink
         if not sink.closed:
             sink.closed = True
+            unread = [value for _, value, failed in sink.queue if failed]
             sink.queue.clear()
+            for error in unread:
+                self._runtime.hearing.missed(error)
             if sink.live and sink._call:
                 self._runtime.calls.cancel(sink._call)
             sink.bell.ring()

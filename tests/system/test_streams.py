@@ -116,6 +116,40 @@ class TestStreams:
         assert sorted(one + two) == list(range(50))
 
     @in_the_job
+    async def test_of_two_readers_the_last_to_give_up_ends_it(self, worker):
+        stream = worker.count.stream(MANY)
+        readers = [asyncio.create_task(anext(stream)) for _ in range(2)]
+        await asyncio.sleep(0)
+        readers[0].cancel()
+        await asyncio.wait([readers[0]])
+        assert (await readers[1])[1] == 0
+        assert (await anext(stream))[1] == 1
+        await stream.aclose()
+
+    @in_the_job
+    async def test_a_reader_that_is_out_of_time_ends_it_before_it_says_so(self, worker):
+        stream = worker.count.stream(10**9)
+        try:
+            async with asyncio.timeout(0.05):
+                async for _ in stream:
+                    pass
+        except TimeoutError:
+            # Not once the error is forgotten, whose traceback holds the stream: the actor is free for this.
+            assert await worker.add.call_one(1) == 11
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+
+    @in_the_job
+    async def test_so_does_the_end_of_its_block(self, worker):
+        async with worker.count.stream(MANY) as numbers:
+            async for _, number in numbers:
+                if number == 3:
+                    break
+        assert await worker.add.call_one(1) == 11
+        with pytest.raises(StopAsyncIteration):
+            await anext(numbers)
+
+    @in_the_job
     async def test_large_values(self, worker):
         array = np.arange(1 << 19)
         got = [value async for _, value in worker.echo.stream(array)]
