@@ -10,6 +10,7 @@ import typing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from roost import process
+from roost.values import check_modules
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from roost.owning import OwnedMesh
     from roost.point import Point
     from roost.reply import Reply
+    from roost.requesting import Env
     from roost.shape import Selection, Shape
-    from roost.spawning import Env
     from roost.value_mesh import ValueMesh
 
 __all__ = ["HostMesh", "Mesh", "ProcMesh", "SpawnOptions"]
@@ -319,8 +320,9 @@ class HostMesh:
             supervise: an async function of a failure that says True when it handled it.
             logs: whether the procs' output goes on to the driver's.
         """
+        preload = options["preload"] = check_modules(options.get("preload", ()))
         # First of all: the template imports while this process does.
-        runtime = process.current(options.get("preload", ()))
+        runtime = process.current(preload)
         from roost.spawning import spawn_procs
 
         return spawn_procs(runtime, per_host, **options)

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import pickle
-import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from roost import serialize
 from roost._roost import INLINE_BYTES_MAX
 from roost.actor_class import check_actor_class, takes_arguments
 from roost.actor_mesh import ActorMesh
@@ -20,27 +14,23 @@ from roost.ids import new_id
 from roost.mesh import ProcMesh
 from roost.owned_actors import OwnedActors
 from roost.owned_procs import OwnedProcs
-from roost.point import Point, rank_name
+from roost.requesting import Env, Request
 from roost.shape import SCALAR, Shape
 from roost.stops import stopped_error
 from roost.values import check_hook, check_integer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from roost.point import Point
     from roost.runtime import Runtime
 
 __all__ = ["spawn_actors", "spawn_packed", "spawn_procs"]
-
-_logger = logging.getLogger("roost")
-
-# Read by the interpreter, the loader or a preloaded library when the process starts: a forked proc comes too late for them.
-_START_ONLY = ("LD_", "PYTHON", "MALLOC_", "GLIBC_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_")
 
 # Constructors that the host is told of together: it wakes up for each time.
 _UNRECORDED_MAX = 100
 # Classes whose plans are kept for the same procs.
 _PLANS_MAX = 16
-
-Env = Mapping[str, str | None] | Callable[[Point, int], Mapping[str, str | None]]
 
 
 def spawn_procs(
@@ -65,7 +55,7 @@ def spawn_procs(
     check_hook(supervise)
     _check_place(runtime)
     whole = Shape(per_host or {})
-    request = _Request(runtime, name or "procs", whole, env, tuple(preload), bind, start, gpus_per_proc, setup)
+    request = Request(runtime, name or "procs", whole, env, tuple(preload), bind, start, gpus_per_proc, setup)
     mesh = new_id()
     procs = tuple(new_id() for _ in range(len(whole)))
     request.mesh, request.procs = mesh, procs
@@ -254,143 +244,3 @@ def _check_spares(spares: int, restart: Restart | None, start: Any) -> None:
         raise ValueError(  # noqa: TRY004 - a function is no wrong type, but with spares
             f"spares={spares} are started before it is known which rank they will be: give start= as a value, not a function"
         )
-
-
-class _Request:
-    """What each proc of a mesh is started with."""
-
-    mesh: int
-    procs: tuple[int, ...]
-
-    def __init__(
-        self, runtime: Runtime, name: str, whole: Shape, env: Any, preload: tuple[str, ...], bind: Any, start: Any,
-        gpus_per_proc: int | None, setup: Any,
-    ) -> None:  # fmt: skip
-        self.runtime = runtime
-        self.name = name
-        self.whole = whole
-        self.env = env
-        self.preload = preload
-        self.bind = bind
-        self.start = start
-        self.gpus_per_proc = gpus_per_proc
-        self.setup = None if setup is None else serialize.dumps_alone(setup)
-        self.environ = dict(os.environ)
-        self.sys_path = list(sys.path)
-        self.argv = list(sys.argv)
-        self.cwd = _working_directory()
-        self.commands: dict[int, list[str]] = {}
-        if isinstance(start, str) and start not in ("template", "exec"):
-            raise ValueError(f'start={start!r}: give "template", "exec", or a command as a list of words')
-
-    def label(self, rank: int) -> str:
-        return rank_name(self.name, self.whole.point(rank))
-
-    def template(self) -> tuple[list[str], list[str], dict[str, str]]:
-        return list(self.preload), self.sys_path, self.environ
-
-    def of_proc(self, proc: int, incarnation: int) -> tuple[bytes, dict[str, str] | None, list[str] | None]:
-        """What the next incarnation of a proc is started with, when that is a function."""
-        return self.of(self.procs.index(proc), incarnation)
-
-    def of(self, rank: int, incarnation: int) -> tuple[bytes, dict[str, str] | None, list[str] | None]:
-        """(spec, whole environment for a cold start or None, command or None)."""
-        point = self.whole.point(rank)
-
-        def at(value: Any) -> Any:
-            return value(point, incarnation) if callable(value) else value
-
-        environ, cold = self._environ(at(self.env), self.label(rank))
-        if self.gpus_per_proc is not None:
-            first = rank * self.gpus_per_proc
-            devices = ",".join(str(first + index) for index in range(self.gpus_per_proc))
-            environ.update(HIP_VISIBLE_DEVICES=devices, CUDA_VISIBLE_DEVICES=devices)
-        start = at(self.start)
-        command = None if isinstance(start, str) else [str(word) for word in start]
-        cold = cold or start == "exec" or command is not None
-        if command is not None:
-            self.commands[rank] = command
-        bind: Bind | None = at(self.bind)
-        spec = {
-            **self._shared(self.procs[rank], environ, bind), "mesh": self.mesh, "name": self.label(rank),
-            "mesh_name": self.name, "sizes": dict(self.whole.sizes), "rank": rank, "setup": self.setup, "actors": [],
-        }  # fmt: skip
-        return pickle.dumps(spec, 5), environ if cold else None, command
-
-    def of_spare(self, number: int) -> tuple[int, str, bytes, dict[str, str] | None, list[str] | None]:
-        """The same for a spare, behind its id and its name: what depends on a rank it gets with that."""
-        label = f"{self.name} spare {number}"
-        environ, cold = self._environ(None if callable(self.env) else self.env, label)
-        command = None if isinstance(self.start, str) else [str(word) for word in self.start]
-        cold = cold or self.start == "exec" or command is not None
-        differs = callable(self.env) or callable(self.bind) or self.gpus_per_proc is not None
-        if cold and differs:
-            raise ValueError(
-                f"{label} would have to be executed with the environment of a rank that is not known yet: spares of ranks that "
-                "differ (gpus_per_proc=, or env= or bind= as functions) need the template, so no start= and no variable that "
-                "is read when a process starts"
-            )
-        proc = new_id()
-        spec = {
-            **self._shared(proc, environ, None if callable(self.bind) else self.bind), "name": label, "rank": None,
-            # It may depend on what the rank has for itself, and is run with that then.
-            "setup": None if differs else self.setup,
-        }  # fmt: skip
-        return proc, label, pickle.dumps(spec, 5), environ if cold else None, command
-
-    def _environ(self, changes: Any, whose: str) -> tuple[dict[str, str], bool]:
-        """The environment with these changes, and whether it has to be there from the first instruction on."""
-        environ = dict(self.environ)
-        cold = False
-        for key, value in (changes or {}).items():
-            if not isinstance(key, str) or not isinstance(value, str | None):
-                raise TypeError(f"env: {key!r}: {value!r} for {whose}; names and values are strings, None removes one")
-            cold = cold or (key.startswith(_START_ONLY) and environ.get(key) != value)
-            if value is None:
-                environ.pop(key, None)
-            else:
-                environ[key] = value
-        return environ, cold
-
-    def _shared(self, proc: int, environ: dict[str, str], bind: Bind | None) -> dict[str, Any]:
-        """What ranks and spares are told alike."""
-        return {
-            "job": self.runtime.job_id, "proc": proc, "owner": self.runtime.proc,
-            "owner_incarnation": self.runtime.incarnation, "driver": self.runtime.driver,
-            "sys_path": self.sys_path, "argv": self.argv, "cwd": self.cwd, "environ": environ, "preload": list(self.preload),
-            "config": self.runtime.config.as_builtins(), "cpus": None if bind is None else _cpus(bind),
-        }  # fmt: skip
-
-
-def _working_directory() -> str:
-    """Where procs start: where this process is."""
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        _logger.warning("this program's working directory was removed: its procs start in /")
-        return "/"
-
-
-def _cpus(bind: Bind) -> list[int] | None:
-    """The CPUs to run on: those given, else those of the NUMA node."""
-    if bind.cpus:
-        wanted = list(bind.cpus)
-    elif bind.numa_node is not None:
-        path = f"/sys/devices/system/node/node{bind.numa_node}/cpulist"
-        try:
-            with open(path) as file:
-                text = file.read().strip()
-        except OSError:
-            raise ValueError(f"Bind(numa_node={bind.numa_node}): this host has no such node ({path})") from None
-        wanted = []
-        for part in filter(None, text.split(",")):
-            first, _, last = part.partition("-")
-            wanted += range(int(first), int(last or first) + 1)
-    else:
-        return None
-    missing = sorted(set(wanted) - os.sched_getaffinity(0))
-    if missing:
-        raise ValueError(
-            f"Bind: CPUs {missing} are not there for this process, which may run on {sorted(os.sched_getaffinity(0))}"
-        )
-    return wanted

@@ -66,7 +66,13 @@ def in_process() -> Iterator[None]:
     Raises:
         RuntimeError: no event loop runs in this thread.
     """
-    asyncio.get_running_loop()
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise RuntimeError(
+            "local procs live on the event loop of the test: use in_process() and local_mesh() where that runs, in an `async def` "
+            "test or an async fixture"
+        ) from None
     host = LocalHost.of(process.current())
     host.takes_all += 1
     try:

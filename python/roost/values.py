@@ -8,13 +8,14 @@ one set of methods for all of them, and type checkers read it as a frozen datacl
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar, NoReturn, dataclass_transform
 
 if TYPE_CHECKING:
     from inspect import Signature
 
-__all__ = ["Frozen", "check_finite", "check_hook", "check_integer", "check_one_of"]
+__all__ = ["Frozen", "check_finite", "check_hook", "check_integer", "check_modules", "check_one_of"]
 
 _MISSING = object()
 
@@ -162,6 +163,17 @@ def check_hook(supervise: object) -> None:
         raise TypeError(
             f"supervise={supervise!r}: give an `async def` that takes a failure and returns True when it has handled it"
         )
+
+
+def check_modules(preload: object) -> tuple[str, ...]:
+    """Refuse what is no list of names of modules; one name alone would be taken letter by letter."""
+    if isinstance(preload, str | bytes) or not isinstance(preload, Iterable):
+        raise TypeError(f'preload={preload!r}: give a list of names of modules, such as preload=["torch"]')
+    names = tuple(preload)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f'preload: {name!r} is no name of a module: give names, such as preload=["torch"]')
+    return names
 
 
 def check_integer(owner: str, name: str, value: object, *, least: int, instead: str = "") -> None:

@@ -3,6 +3,7 @@
 # ruff: noqa: PLW0108 - what is refused is the whole of each line
 import asyncio
 import concurrent.futures
+import functools
 import subprocess
 import sys
 import threading
@@ -113,8 +114,35 @@ def of_spawning(procs):
             lambda: procs.options(supervise=print).spawn("w", Worker), TypeError, "give an `async def` that takes a failure",
         ),
         "an actor's hook that is not async": (lambda: with_a_plain_hook(), TypeError, r"__supervise__ must be `async def`"),
+        "one preload that is not in a list": (
+            lambda: host.spawn_procs(preload="torch"), TypeError, r"preload='torch': give a list of names.*preload=\[\"torch\"\]",
+        ),
+        "a preload that is the module": (
+            lambda: host.spawn_procs(preload=[threading]), TypeError, "<module 'threading'.* is no name of a module: give names",
+        ),
+        "no preloads": (lambda: host.spawn_procs(preload=None), TypeError, "preload=None: give a list"),
+        "a CPU as bind": (lambda: host.spawn_procs(bind=0), TypeError, r"bind=0: give a roost.Bind\(cpus="),
+        "a function that gives a CPU": (lambda: host.spawn_procs(bind=lambda point, life: 3), TypeError, r"bind=3: give a roost.Bind"),
+        "no environment": (lambda: host.spawn_procs(env="A=1"), TypeError, "env='A=1' for procs: give a mapping of names"),
+        "devices by name": (lambda: host.spawn_procs(gpus_per_proc="all"), TypeError, "gpus_per_proc must be a whole number"),
+        **{
+            f"{what} of the point alone": (
+                lambda what=what: host.spawn_procs(**{what: lambda point: None}), TypeError,
+                rf"{what}= is called with \(point, incarnation\), and .*<lambda>\(point\) does not take that: too many",
+            ) for what in ("env", "bind", "start")
+        },
+        "setup by name": (lambda: host.spawn_procs(setup="x"), TypeError, "setup='x': give a function without arguments"),
+        "setup with an argument": (
+            lambda: host.spawn_procs(setup=lambda rank: None), TypeError, r"setup= is called without arguments, and .*missing .*'rank'",
+        ),
+        "an empty command": (lambda: host.spawn_procs(start=[]), ValueError, r"start=\[\]: give .*template.* or a command"),
+        "a function that gives no start": (
+            lambda: host.spawn_procs(start=lambda point, life: "cold"), ValueError, "start='cold': give",
+        ),
         "no start": (lambda: host.spawn_procs({"gpus": 1}, start="cold"), ValueError, "start='cold'.*template.*exec"),
-        "setup": (lambda: host.spawn_procs({"gpus": 1}, setup=NeverPickles()), (TypeError, RuntimeError), "stays here"),
+        "setup": (
+            lambda: host.spawn_procs(setup=functools.partial(print, NeverPickles())), (TypeError, RuntimeError), "stays here",
+        ),
         "per_proc zero": (lambda: procs.options(per_proc={"envs": 0}).spawn("w", Worker), ValueError, "'envs' has size 0"),
         "doubled dimension": (lambda: procs.options(per_proc={"gpus": 2}).spawn("w", Worker), ValueError, "'gpus' is there twice"),
         "unknown option": (lambda: procs.options(retries=3), TypeError, "knows no retries; it takes restart, probe, per_proc"),
