@@ -140,6 +140,13 @@ class OwnedActors(OwnedMesh):
         self.check_over()
         return followed
 
+    def proc_restarts(self, proc: int, reason: str) -> None:
+        """The proc of some ranks, which had ended, is started again: they are constructed with it, if nobody stopped them."""
+        for rank in self.ranks_of(proc):
+            if self._states[rank] in ENDED and not self._stays_down(rank):
+                self.set_state(rank, "restarting", reason=reason)
+                self.tell("restarting", rank, reason)
+
     def _stays_down(self, rank: int) -> bool:
         """Whether a rank that was stopped on purpose is not constructed with its proc's next incarnation."""
         return self.mesh_stopped is not None or self._states[rank] == "stopped"

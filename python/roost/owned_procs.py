@@ -179,6 +179,11 @@ class OwnedProcs(OwnedMesh):
         """Stop these procs and start their next incarnation."""
         runtime = self.runtime
         procs = [self.procs[rank] for rank in ranks]
+        for rank, proc in zip(ranks, procs, strict=True):
+            if self.state(rank) in ENDED:
+                # No death will tell the actors that they are to come back.
+                for actors in self.actors:
+                    actors.proc_restarts(proc, reason)
         runtime.control.restart(
             procs, reason, runtime.grace_left_s() + self._cleanup_extra_s(), runtime.config.sigterm_s
         )

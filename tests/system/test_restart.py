@@ -216,6 +216,33 @@ async def test_a_failed_rank_may_be_restarted_from_its_hook():
 
 
 @on_a_loop
+async def test_actors_of_a_failed_rank_that_is_restarted_are_waited_for_and_stopped_like_others():
+    restarted = asyncio.Event()
+
+    async def supervise(failure):
+        await procs.slice(**failure.point).restart("its owner wants it back")
+        restarted.set()
+        return True
+
+    procs = this_host().spawn_procs({"gpus": 2}, supervise=supervise)
+    async with procs:
+        mortals = procs.spawn("mortals", Mortal)
+        pids = await mortals.pid.call()
+        for life in range(1, 6):
+            await killed(mortals.slice(gpus=1), pids[1])
+            await restarted.wait()
+            restarted.clear()
+            # The process is up, its actor may not be yet: neither is what it was before.
+            assert await mortals.ready() == mortals
+            pids = await mortals.pid.call()
+            assert list(await mortals.incarnation.call()) == [0, life]
+        await killed(mortals.slice(gpus=1), pids[1])
+        await restarted.wait()
+        async with asyncio.timeout(3):  # less than the grace
+            await mortals.stop()
+
+
+@on_a_loop
 async def test_when_always_restarts_after_an_exit_in_order():
     policy = Restart(limit=5, within_s=60, backoff_s=(0.01, 0.01), when="always")
     async with this_host().spawn_procs(restart=policy) as procs:
