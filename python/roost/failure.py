@@ -139,7 +139,8 @@ class Failure(Frozen, kw_only=True):
     @property
     def summary(self) -> str:
         """One line: who ended and how."""
-        return f"{self.name} {self._ending()}{f' on host {self.host}' if self.host else ''}{self._life()}"
+        life = f" (incarnation {self.incarnation})" if self.incarnation else ""
+        return f"{self.name} {self._ending(f' on host {self.host}{life}' if self.host else life)}"
 
     def __str__(self) -> str:
         parts = [self.summary]
@@ -170,23 +171,21 @@ class Failure(Frozen, kw_only=True):
             f"Failure(kind={self.kind!r}, name={self.name!r}, incarnation={self.incarnation}, reason={self.reason!r})"
         )
 
-    def _life(self) -> str:
-        return f" (incarnation {self.incarnation})" if self.incarnation else ""
-
-    def _ending(self) -> str:
+    def _ending(self, where: str = "") -> str:
+        """How it ended; what was given as the reason may be long, so all else comes before it."""
         code = "an unknown code" if self.exit_code is None else f"code {self.exit_code}"
         ending = {
-            "error": "raised" if self.origin == "user" else "failed",
-            "exit": f"exited with {code}",
-            "signal": f"was killed by {signal_name(self.signal)}",
-            "oom": "was killed because memory ran out; give it more, or run fewer procs on a host",
-            "lost": "was lost, its host is out of reach",
-            "start": "did not start",
-            "stopped": "stopped",
-            "stalled": "stalled",
-            "unhealthy": "was ended as unhealthy",
+            "error": f"raised{where}" if self.origin == "user" else f"failed{where}",
+            "exit": f"exited with {code}{where}",
+            "signal": f"was killed by {signal_name(self.signal)}{where}",
+            "oom": f"was killed{where} because memory ran out; give it more, or run fewer procs on a host",
+            "lost": f"was lost{where}",
+            "start": f"did not start{where}",
+            "stopped": f"stopped{where}",
+            "stalled": f"stalled{where}",
+            "unhealthy": f"was ended as unhealthy{where}",
         }[self.kind]
-        reason = self.reason
+        reason = self.reason or ("its host is out of reach" if self.kind == "lost" else "")
         if self.kind in _RESTATED and reason.startswith(_RESTATING):
             # The host's words for the same thing; what was given as the reason for a kill comes after them.
             reason = reason.partition(": ")[2]

@@ -324,7 +324,8 @@ class LocalHost:
             self._refuse(
                 source,
                 target,
-                "it is a process, and this is a proc inside a test, which reaches its own job's local procs only",
+                "it is a process, which procs that live in a test's process cannot reach; spawn it inside `with in_process():` too, "
+                "or, when it is a service, make it by `procs.get_or_spawn(…)` of local procs before others ask for it",
             )
         elif proc.phase == "over":
             self.tell(source, proc.last)

@@ -77,7 +77,7 @@ async def test_a_kill_is_a_death(spawn):
         others = trainers.slice(gpus=0).sleep.call_one(0.1)
         kill(procs.slice(gpus=1))
         with pytest.raises(
-            ActorDied, match=r"workers\[gpus=1\] was killed by SIGKILL \(signal 9\): by the test"
+            ActorDied, match=r"workers\[gpus=1\] was killed by SIGKILL \(signal 9\) on host \S+: by the test"
         ) as caught:
             await pending
         failure = caught.value.failure
@@ -341,6 +341,20 @@ async def test_services_are_found_from_them():
             await roost.remove("service")
 
 
+@on_a_loop
+async def test_a_service_that_is_a_process_is_out_of_their_reach_and_the_error_says_what_to_do():
+    async with local_mesh() as procs:
+        asker = procs.spawn("asker", Asker)
+        with pytest.raises(
+            ActorDied, match=r"^service was lost on host \S+: it is a process, .*in_process.* or, .*get_or_spawn"
+        ):
+            await asker.ask_service.call_one()
+        await roost.remove("service")
+        await procs.get_or_spawn("service", Trainer)
+        assert await asker.ask_service.call_one() == 1
+        await roost.remove("service")
+
+
 class Asker(Trainer):
     @roost.endpoint
     async def ask_service(self):
@@ -363,7 +377,7 @@ async def test_beside_processes_of_the_same_job():
             kill(local.slice(gpus=0))
             assert list(await there.step.call()) == [2, 2]
             assert await here.slice(gpus=1).step.call_one() == 3
-            with pytest.raises(ActorDied, match="this is a proc inside a test"):
+            with pytest.raises(ActorDied, match="it is a process, which procs that live in"):
                 await here.slice(gpus=1).ask.call_one(there.slice(gpus=0))
 
 

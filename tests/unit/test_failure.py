@@ -35,7 +35,16 @@ class TestFailure:
                 {"kind": "oom"},
                 "w[gpus=3] was killed because memory ran out; give it more, or run fewer procs on a host",
             ),
-            ({"kind": "lost", "host": "n1"}, "w[gpus=3] was lost, its host is out of reach on host n1"),
+            (
+                {"kind": "oom", "host": "n1"},
+                "w[gpus=3] was killed on host n1 because memory ran out; give it more, or run fewer procs on a host",
+            ),
+            ({"kind": "lost", "host": "n1"}, "w[gpus=3] was lost on host n1: its host is out of reach"),
+            ({"kind": "lost", "host": "n1", "reason": "try again"}, "w[gpus=3] was lost on host n1: try again"),
+            (
+                {"reason": "ValueError: no host", "host": "n1", "incarnation": 2},
+                "w[gpus=3] raised on host n1 (incarnation 2): ValueError: no host",
+            ),
             ({"kind": "start", "reason": "no python3"}, "w[gpus=3] did not start: no python3"),
             ({"kind": "stopped", "reason": "done"}, "w[gpus=3] stopped: done"),
             ({"kind": "stalled", "incarnation": 2}, "w[gpus=3] stalled (incarnation 2)"),
@@ -70,7 +79,7 @@ class TestFailure:
         assert "  line 99" in lines
         assert "  line 79" not in lines
         assert "  incarnation 0: was killed by SIGKILL (signal 9)" in lines
-        assert "because hosts[hosts=1] was lost, its host is out of reach" in lines
+        assert "because hosts[hosts=1] was lost: its host is out of reach" in lines
         assert lines[-3].endswith("x[gpus=7] and 2 more")
         assert lines[-2:] == ["after which:", "  y[gpus=0] raised: ConnectionResetError: gone"]
 
