@@ -18,6 +18,7 @@ from roost.stops import lost_error, stopped_error
 from roost.value_mesh import ValueMesh
 
 if TYPE_CHECKING:
+    from asyncio import TimerHandle
     from collections.abc import Callable
 
     from roost._roost import Verb
@@ -115,7 +116,15 @@ class Calls:
         left = (deadline - time.monotonic_ns()) / 1e9
         timer = self.runtime.loop.call_later(max(0.0, left), self._expired, sink, call, left)
         if isinstance(sink, Reply):
-            sink.add_done_callback(lambda _: timer.cancel())
+            sink.add_done_callback(lambda _: self._unbounded(sink, timer))
+
+    def _unbounded(self, sink: Reply[Any], timer: TimerHandle) -> None:
+        """A reply is done: so is its time, unless ranks are still at work after the first has failed."""
+        if sink.open_ranks():
+            gathered: GatheredReply[Any] = sink  # type: ignore[assignment]
+            gathered.accounted().add_done_callback(lambda _: timer.cancel())
+        else:
+            timer.cancel()
 
     def _expired(self, sink: Sink, call: int, timeout: float) -> None:
         from roost.errors import CallTimeoutError

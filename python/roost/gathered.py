@@ -103,15 +103,20 @@ class GatheredReply(Reply[R]):
         if self._everything is not None and not self._everything.done():
             self._everything.set_result(None)
 
+    def accounted(self) -> asyncio.Future[None]:
+        """Done when the last of the ranks that are open now has answered."""
+        if self._everything is None:
+            self._everything = self.get_loop().create_future()
+        return self._everything
+
     async def outcomes(self) -> ValueMesh[Any]:
         """Values and errors by rank, once every rank is accounted for."""
         if self._remaining:
-            if self._everything is None:
-                self._everything = self.get_loop().create_future()
+            everything = self.accounted()
             try:
-                await asyncio.shield(self._everything)
+                await asyncio.shield(everything)
             except asyncio.CancelledError:
-                if not self._everything.done():
+                if not everything.done():
                     self.cancel()
                 raise
         if self.cancelled():

@@ -160,6 +160,18 @@ class TestDeadlines:
         assert await worker.add.options(timeout=10).call_one(1) == 11
 
     @in_the_job
+    async def test_after_a_ranks_error_it_still_bounds_the_others(self, workers, gate):
+        await workers.add.call(1)
+        reply = workers.options(timeout=0.5).hold_or_fail.call(gate, "others", 0)
+        with pytest.raises(MeshError) as caught:
+            await reply
+        assert not any(isinstance(error, CallTimeoutError) for error in caught.value.exceptions)
+        async with asyncio.timeout(20):
+            _, *others = await reply.outcomes()
+        assert [type(error) for error in others] == [CallTimeoutError] * 2
+        await heard("others cancelled")
+
+    @in_the_job
     async def test_it_bounds_calls_below(self, workers, gate):
         first, second = workers.slice(gpus=0), workers.slice(gpus=1)
         with pytest.raises(CallTimeoutError):
