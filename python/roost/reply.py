@@ -29,6 +29,10 @@ _exception = asyncio.Future.exception
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 
+    from roost.value_mesh import ValueMesh
+
+    A = TypeVar("A")
+
     class _Awaited(asyncio.Future[R], Coroutine[Any, Any, R]):
         """What type checkers see: a future that `create_task` takes as well."""
 
@@ -176,6 +180,12 @@ class Reply(_Awaited[R]):
         if not self.done():
             self._block(timeout)
         return _exception(self)
+
+    if TYPE_CHECKING:
+
+        async def outcomes(self: Reply[ValueMesh[A]]) -> ValueMesh[A | BaseException]:
+            """Of a `call` to a mesh: values and errors by rank, once every rank is accounted for."""
+            ...
 
     def may_be_heard(self) -> bool:
         """Whether it has an error, or may get one, that nobody has looked at."""

@@ -91,6 +91,8 @@ async def by_attribute(procs: ProcMesh) -> None:
     trainers = procs.spawn("trainers", Trainer, lr=1.0)
     assert_type(trainers, Trainer)
     assert_type(await trainers.step.call(1), ValueMesh[float])
+    assert_type(await trainers.step.call(1).outcomes(), ValueMesh[float | BaseException])
+    assert_type(await trainers.call(Trainer.step, 1).outcomes(), ValueMesh[float | BaseException])
     assert_type(await trainers.step.call_one(1, scale=0.5), float)
     assert_type(await trainers.step.choose(1), float)
     assert_type(await trainers.step.options(timeout=2.0).call(1), ValueMesh[float])

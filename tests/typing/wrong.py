@@ -76,6 +76,7 @@ async def arguments(trainers: Trainer) -> None:
     await trainers.step.call("one")  # type: ignore[arg-type]
     await trainers.step.call()  # type: ignore[call-arg]
     await trainers.step.call_one(1, 2)  # type: ignore[call-arg]
+    await trainers.step.call_one(1).outcomes()  # type: ignore[misc]
     await trainers.step.choose(1, scale="big")  # type: ignore[arg-type]
     trainers.step.broadcast(batches=1)  # type: ignore[call-arg]
     await trainers.call(Trainer.step, "one")  # type: ignore[call-overload]
