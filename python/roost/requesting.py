@@ -157,7 +157,7 @@ def _working_directory() -> str:
 def _check_takes(what: str, function: Callable[..., object], names: tuple[str, ...]) -> None:
     """Refuse a function that takes other arguments: it would be found out at a restart, or by another process."""
     try:
-        signature = inspect.signature(function)
+        signature = inspect.signature(function, follow_wrapped=False)
     except ValueError:
         # Some functions that are written in C do not say.
         return

@@ -75,6 +75,10 @@ def describe(path):
     tell(path, repr(text))
 
 
+def expects_tested(value):
+    assert os.environ["TESTED"] == value
+
+
 def list_descriptors(path):
     """What a program sees that the proc executes, without closing anything for it."""
     script = (

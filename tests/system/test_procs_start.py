@@ -1,13 +1,17 @@
 """Procs start: forked, executed, or not at all."""
 
 import ast
+import functools
 import os
 import resource
 import sys
 
 import lives
 import pytest
+from loops import on_a_loop
 from procs import Driver, lines, policy, template_pid
+
+from roost import this_host
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -68,6 +72,18 @@ def test_a_command_stands_for_the_interpreter(tmp_path):
     with Driver() as driver:
         driver.up(1, (lives.describe, tmp_path / "found"), command=[str(wrapper), sys.executable])
         lines(tmp_path / "found", 1)
+
+
+@on_a_loop
+async def test_a_function_counts_as_what_it_takes_itself_not_as_what_it_wraps():
+    @functools.wraps(lambda point: {})
+    def env(point, incarnation):
+        return {"TESTED": f"{dict(point)} {incarnation}"}
+
+    async with this_host().spawn_procs(
+        {"gpus": 1}, env=env, setup=functools.partial(lives.expects_tested, "{'gpus': 0} 0")
+    ):
+        pass
 
 
 def failure(driver, proc):
