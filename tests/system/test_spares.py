@@ -232,3 +232,17 @@ async def test_all_ranks_at_once_with_fewer_spares_than_ranks(start):
                 break
         assert not before & set(await mortals.pid.call())
         assert list(await mortals.incarnation.call()) == [1, 1, 1]
+
+
+@on_a_loop
+async def test_one_that_takes_a_place_as_soon_as_it_is_ready_does_not_wait_for_what_has_happened():
+    # The pause between two spares is short, the one before a rank starts without a spare soon long.
+    policy = Restart(limit=20, within_s=60, backoff_s=(0.01, 60))
+    async with this_host().spawn_procs(restart=policy, spares=1) as procs:
+        warm = await procs.spawn("warm", Warm)
+        for _ in range(10):
+            begun = time.monotonic()
+            # The next spare is not ready yet: it takes the place in the moment in which it says that it is.
+            await killed(warm)
+            await warm.ready()
+            assert time.monotonic() - begun < 8

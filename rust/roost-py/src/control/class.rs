@@ -263,9 +263,10 @@ impl Control {
     /// This proc is ready. Returns when that is on its way: who gets a reply from this proc and then sees it killed must not
     /// hear that it never started.
     fn up(&self, py: Python<'_>) -> PyResult<()> {
+        let times = self.shared.count_up();
         self.say(ToAgent::Up)?;
         // When the thread has ended, so has the lane, and this process is about to.
-        py.detach(|| self.shared.wait_up_said(UP_WAIT));
+        py.detach(|| self.shared.wait_up_told(times, UP_WAIT));
         Ok(())
     }
 

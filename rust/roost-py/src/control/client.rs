@@ -216,10 +216,6 @@ impl Client {
                     None,
                 );
             }
-            (ToClient::Become { .. }, _) => {
-                self.door.become_another();
-                self.door.push(message, descriptor);
-            }
             (ToClient::Look { from, mesh }, _) => {
                 let look = |board: &Board| board.look(*mesh);
                 let seen = ToAgent::Seen {
@@ -239,7 +235,7 @@ impl Client {
                 Order::Message(message) => {
                     self.send(&message, descriptor);
                     if matches!(message, ToAgent::Up) {
-                        self.door.say_up();
+                        self.door.up_told();
                     }
                 }
                 Order::Watch { after_ns, signal } => {

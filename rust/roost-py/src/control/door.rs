@@ -40,11 +40,6 @@ impl Door {
         self.ends.handover.as_fd()
     }
 
-    /// This proc is another from now on.
-    pub(super) fn become_another(&self) {
-        self.shared.become_another();
-    }
-
     /// Why notices wait, if they do.
     pub(super) fn blocked(&self) -> Option<Blocked> {
         self.blocked
@@ -100,8 +95,8 @@ impl Door {
     }
 
     /// Tell Python that the agent was told that this proc is up.
-    pub(super) fn say_up(&self) {
-        self.shared.say_up();
+    pub(super) fn up_told(&self) {
+        self.shared.up_told();
     }
 
     /// Whether Python's loop has moved since the last question.

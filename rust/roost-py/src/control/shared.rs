@@ -49,35 +49,32 @@ pub(super) enum Notice {
 pub(super) struct Shared {
     notices: Mutex<VecDeque<Notice>>,
     commands: Mutex<VecDeque<Command>>,
-    ended: Flag,
-    /// The host's agent was told that this proc is up.
-    up_said: Flag,
+    ended: Count,
+    /// How often Python said that this proc is up, as a spare and as a rank, and how often the host's agent was told.
+    ups: AtomicU64,
+    ups_told: Count,
     /// How often the thread asked whether Python's loop moves, and which of these questions was answered.
     asked: AtomicU64,
     answered: AtomicU64,
 }
 
-/// Raised once, and waited for.
+/// How often something has happened, which is waited for. It never falls: who wakes up late has missed nothing.
 #[derive(Debug, Default)]
-struct Flag(Mutex<bool>, Condvar);
+struct Count(Mutex<u64>, Condvar);
 
-impl Flag {
-    fn raise(&self) {
-        *lock(&self.0) = true;
+impl Count {
+    fn add(&self) {
+        *lock(&self.0) += 1;
         self.1.notify_all();
     }
 
-    fn lower(&self) {
-        *lock(&self.0) = false;
-    }
-
-    /// Gives whether it was raised in time.
-    fn wait(&self, timeout: Duration) -> bool {
+    /// Gives whether it has happened so often in time.
+    fn wait(&self, times: u64, timeout: Duration) -> bool {
         let (guard, _) = self
             .1
-            .wait_timeout_while(lock(&self.0), timeout, |raised| !*raised)
+            .wait_timeout_while(lock(&self.0), timeout, |count| *count < times)
             .unwrap_or_else(PoisonError::into_inner);
-        *guard
+        *guard >= times
     }
 }
 
@@ -138,12 +135,17 @@ impl Shared {
 
     /// Python's side: wait for the thread's end. Gives whether it came.
     pub(super) fn wait_ended(&self, timeout: Duration) -> bool {
-        self.ended.wait(timeout)
+        self.ended.wait(1, timeout)
     }
 
-    /// Python's side: wait until the agent was told that this proc is up. Gives whether it was.
-    pub(super) fn wait_up_said(&self, timeout: Duration) -> bool {
-        self.up_said.wait(timeout)
+    /// Python's side: this proc is about to say that it is up. Gives how often it then has.
+    pub(super) fn count_up(&self) -> u64 {
+        self.ups.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Python's side: wait until the agent was told so often that this proc is up. Gives whether it was.
+    pub(super) fn wait_up_told(&self, times: u64, timeout: Duration) -> bool {
+        self.ups_told.wait(times, timeout)
     }
 
     /// The thread's side: take all commands.
@@ -175,17 +177,12 @@ impl Shared {
 
     /// The thread's side: it has ended.
     pub(super) fn end(&self) {
-        self.ended.raise();
+        self.ended.add();
     }
 
     /// The thread's side: the agent was told that this proc is up.
-    pub(super) fn say_up(&self) {
-        self.up_said.raise();
-    }
-
-    /// The thread's side: this proc is another from now on, which is not up yet.
-    pub(super) fn become_another(&self) {
-        self.up_said.lower();
+    pub(super) fn up_told(&self) {
+        self.ups_told.add();
     }
 }
 
