@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import dis
+import inspect
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,7 @@ from roost._pickling import Collector, Sink
 from roost._typing_forms import is_typing_form, reduce_typing_form
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 __all__ = ["ValuePickler", "pickle_class"]
 
@@ -24,12 +26,23 @@ __all__ = ["ValuePickler", "pickle_class"]
 _CloudPickler: Any = cloudpickle.Pickler  # it has no types
 _reduce_nameless: Any = _CloudPickler.dispatch_table[types.CodeType]
 _NO_FILE = "<dynamic-code>"
+# How a class body looks up a name; the second is newer Python's.
+_BY_NAME = ("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 
 
 def _reduce_code(code: types.CodeType) -> Any:
     """As cloudpickle does, but with the name of the file: tracebacks and stacks of other processes show where it is, and its lines."""
     make, args = _reduce_nameless(code)
     return make, tuple(code.co_filename if type(part) is str and part == _NO_FILE else part for part in args)
+
+
+def _names_in_class_bodies(code: types.CodeType) -> Iterator[str]:
+    """What the bodies of classes inside a function look up: they do so by name, and cloudpickle sees only what is global for certain."""
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            if not inner.co_flags & inspect.CO_OPTIMIZED:
+                yield from (step.argval for step in dis.get_instructions(inner) if step.opname in _BY_NAME)
+            yield from _names_in_class_bodies(inner)
 
 
 class ValuePickler(_CloudPickler):  # type: ignore[misc]
@@ -63,8 +76,12 @@ class ValuePickler(_CloudPickler):  # type: ignore[misc]
             # What a class names in its annotations, or a function in its globals.
             return reduce_typing_form(self._collector, value)
         reduced = super().reducer_override(value)
-        if isinstance(value, types.FunctionType) and isinstance(reduced, tuple) and self._target is None:
+        if isinstance(value, types.FunctionType) and isinstance(reduced, tuple):
             make, args, state, items, pairs, setter = reduced
+            known, found = value.__globals__, state[1]["__globals__"]
+            found.update({name: known[name] for name in _names_in_class_bodies(value.__code__) if name in known})
+            if self._target is not None:
+                return reduced
             tagged = (_definitions.function_id(value), make, args)
             return _definitions.function, tagged, (setter, state), items, pairs, _definitions.fill_function
         return reduced

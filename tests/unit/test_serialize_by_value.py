@@ -344,7 +344,23 @@ def test_what_a_script_defines(tmp_path):
                 LOG.append(batch.size)
                 return Batch(batch.size + 1)
 
+            STEP = 1
+
+            def made_within():
+                def inner():
+                    class Made:
+                        class Within:
+                            step: STEP = STEP
+                    return Made.Within.step
+                return inner()
+
             class Worker:
+                def within(self):
+                    class Made:
+                        log = LOG
+                        step = STEP
+                    return Made.log, Made.step, made_within()
+
                 def work(self, batch):
                     if batch.size < 0:
                         raise MyError(batch.size)
@@ -371,6 +387,8 @@ def test_what_a_script_defines(tmp_path):
             assert there(Worker().work, Batch(3)) == Batch(4)
             assert type(there(Worker().work, Batch(-1))) is MyError
             assert there(lambda: Batch) is Batch
+            assert there(Worker().within) == ([], 1, 1)
+            assert there(made_within) == 1
             """).lstrip()
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
