@@ -116,7 +116,8 @@ class Calls:
         left = (deadline - time.monotonic_ns()) / 1e9
         timer = self.runtime.loop.call_later(max(0.0, left), self._expired, sink, call, left)
         if isinstance(sink, Reply):
-            sink.add_done_callback(lambda _: self._unbounded(sink, timer))
+            sink._bounded = True
+            sink.add_done_callback(lambda done: self._unbounded(done, timer))
 
     def _unbounded(self, sink: Reply[Any], timer: TimerHandle) -> None:
         """A reply is done: so is its time, unless ranks are still at work after the first has failed."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roost.errors import DeadlockError
 
@@ -43,6 +43,8 @@ class _Word(NamedTuple):
     """The endpoints that are still to be asked, outermost first."""
     call: int
     """The call that the last of them has to await."""
+    rank: int
+    """The rank of that call by which the word came."""
     names: list[str]
     """The endpoints that were passed, in calling order."""
 
@@ -52,6 +54,8 @@ class Deadlocks:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        # By call to several ranks: those by which word has come. One that may still answer, or fail, ends the wait.
+        self._stuck: dict[int, set[int]] = {}
 
     def suspect(
         self,
@@ -77,7 +81,7 @@ class Deadlocks:
             return
         runner = running.runner
         target = f"{runner.hosted.rank_name(runner.rank)}.{name}"
-        self._pass_on(call[0], _Word(call, cycle, call[1], [target]))
+        self._pass_on(call[0], _Word(call, cycle, call[1], call[2], [target]))
 
     def _pass_on(self, proc: int, word: _Word) -> None:
         if proc == self._runtime.proc:
@@ -96,6 +100,7 @@ class Deadlocks:
             return
         reply = runtime.node.sink(word.call)
         if not isinstance(reply, asyncio.Future) or reply.done():
+            self._stuck.pop(word.call, None)
             return
         if not word.cycle:
             self._fail(word)
@@ -105,15 +110,25 @@ class Deadlocks:
         if message is None or message.answered:
             return
         runner = message.runner
-        if runner.task_of(message) not in (task for task, *_ in reply._waiting_tasks()):  # type: ignore[attr-defined]
+        awaits = runner.task_of(message) in (task for task, *_ in reply._waiting_tasks())  # type: ignore[attr-defined]
+        if not awaits or not self._has_come_by_all(word, reply):
             runtime.loop.call_later(pause_s, self._look, word, min(2 * pause_s, _PAUSE_MAX_S))
             return
         names = [f"{runner.hosted.rank_name(runner.rank)}.{message.name}", *word.names]
         rest = word.cycle[:-1]
         if rest:
-            self._pass_on(message.sender, word._replace(cycle=rest, call=message.call, names=names))
+            self._pass_on(message.sender, word._replace(cycle=rest, call=message.call, rank=message.rank, names=names))
         else:
-            self._pass_on(word.last[0], word._replace(cycle=[], call=word.last[1], names=names))
+            self._pass_on(word.last[0], word._replace(cycle=[], call=word.last[1], rank=word.last[2], names=names))
+
+    def _has_come_by_all(self, word: _Word, reply: Any) -> bool:
+        """Whether each rank that may still answer waits for this endpoint."""
+        ranks = reply.open_ranks()
+        if len(ranks) == 1:
+            return True
+        stuck = self._stuck.setdefault(word.call, set())
+        stuck.add(word.rank)
+        return stuck.issuperset(ranks)
 
     def _fail(self, word: _Word) -> None:
         _, call, rank = word.last

@@ -27,7 +27,9 @@ __all__ = ["Hearing", "Unheard", "failures_in", "raise_unheard"]
 
 _logger = logging.getLogger("roost")
 
-# Failures that are remembered, so that all who hear of one get the same object.
+# Failures that are remembered, so that all who hear of one get the same object: of those that were heard of the newest, of
+# the others more.
+_HEARD_MAX = 256
 _FAILURES_MAX = 10_000
 # How long a failure may be unheard before a warning tells of it: whoever awaits one hears of it a few turns of the loop later.
 _WARNING_S = 1.0
@@ -118,8 +120,8 @@ class Hearing:
         self._runtime = runtime
         # By the failure itself: what was told twice is one object, see `met` and `Members.death_of`.
         self._known: dict[int, Unheard] = {}
-        # Failures of actors, by mesh, rank and incarnation.
-        self._met: dict[tuple[int, int, int], Unheard] = {}
+        # Failures of actors, by mesh, rank and moment: an incarnation is told of anew when its process was started again.
+        self._met: dict[tuple[int, int, float], Unheard] = {}
         # Errors of replies that were dropped in the driver, unseen.
         self.dropped: list[BaseException] = []
 
@@ -133,7 +135,7 @@ class Hearing:
 
     def met(self, mesh: int, rank: int, failure: Failure, original: bytes | None) -> Unheard:
         """The failure of an actor: callers and its owner are told of it on different ways, and get one object."""
-        key = (mesh, rank, failure.incarnation)
+        key = (mesh, rank, failure.times.get("died_at", 0.0))
         known = self._met.get(key)
         if known is None:
             known = self._met[key] = self.of(failure)
@@ -220,6 +222,13 @@ class Hearing:
             return False
         try:
             handled = bool(await hook(unheard.failure))
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Of something that it awaited: it has handled nothing.
+            _logger.warning("%s was cancelled while it heard of %s", name, unheard.failure.summary, exc_info=error)
+            return False
         except Exception as error:
             _logger.warning("%s raised while it heard of %s", name, unheard.failure.summary, exc_info=error)
             return False
@@ -293,10 +302,14 @@ def _hook(mesh: OwnedMesh, owner: Runner | None) -> Callable[[Failure], Any] | N
 
 
 def _bound(known: dict[Any, Unheard]) -> None:
-    """Forget the oldest that somebody has heard of, when there are too many."""
-    if len(known) > _FAILURES_MAX:
-        oldest = next((key for key, one in known.items() if one.heard), next(iter(known)))
-        del known[oldest]
+    """Forget the oldest, when there are too many: of those that nobody has heard of only when they are far too many."""
+    if len(known) > _HEARD_MAX:
+        oldest, one = next(iter(known.items()))
+        if one.heard or len(known) > _FAILURES_MAX:
+            del known[oldest]
+        else:
+            # Looked at again after the others.
+            known[oldest] = known.pop(oldest)
 
 
 def _is_own_stop(error: BaseException) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import time
 from typing import TYPE_CHECKING, Any
 
 from roost import serialize
@@ -210,6 +211,7 @@ class HostedMesh:
         return Failure(
             kind="stopped", origin="user", mesh=self.name, name=self.rank_name(rank), point=self.point(rank),
             actor_class=self.class_name, host=self.runtime.host, incarnation=self.incarnation(rank), reason=reason,
+            times={"died_at": time.time()},
         )  # fmt: skip
 
     def ended(self, runner: Runner, reason: str, *, failed: bool) -> None:
@@ -260,7 +262,7 @@ class HostedMesh:
         return Failure(
             kind=kind, origin="user", mesh=self.name, name=self.rank_name(runner.rank), point=self.point(runner.rank),
             actor_class=self.class_name, host=self.runtime.host, incarnation=runner.incarnation, reason=reason,
-            traceback=traceback, cause=cause, reasons=reasons,
+            traceback=traceback, cause=cause, reasons=reasons, times={"died_at": time.time()},
         )  # fmt: skip
 
     def give_back(self, message: Message, runner: Runner) -> None:

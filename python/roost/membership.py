@@ -268,6 +268,8 @@ class Members:
         if known is None:
             known = self._failure(proc, incarnation, details)
             self._deaths[proc, incarnation] = known
+            # Nobody tells of one any more when the next but one has died.
+            self._deaths.pop((proc, incarnation - 2), None)
             while len(self._deaths) > _DEATHS_MAX:
                 self._deaths.pop(next(iter(self._deaths)))
         return known

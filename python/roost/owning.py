@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -313,7 +314,9 @@ class OwnedMesh:
             await stopping
             raise
         if self.entered == 0:
-            await self.runtime.hearing.settled(self.all_unheard())
+            with suppress(TimeoutError):  # a hook that does not end has not handled anything
+                async with asyncio.timeout(self.runtime.config.grace_s):
+                    await self.runtime.hearing.settled(self.all_unheard())
             self._raise_unheard(error, entering=entering)
 
     def _raise_unheard(self, error: BaseException | None, *, entering: bool) -> None:

@@ -78,17 +78,20 @@ class Reply(_Awaited[R]):
     cancelled. Plain scripts and worker threads wait with `result(timeout)`.
     """
 
-    __slots__ = ("_call", "_inners")
+    __slots__ = ("_bounded", "_call", "_inners")
 
     # Set by whoever sends the call; absent on a reply that stands for local work.
     _call: int
+    # Set where the call has a deadline: one callback is that of its timer.
+    _bounded: bool
     # Futures of the second and later tasks that await; absent while there are none.
     _inners: set[asyncio.Future[R]]
 
     def __await__(self) -> Generator[Any, None, R]:
         # The first to await gets the future itself, which is quicker; each later one a future of its own, so that a time-out
         # around one of them does not cancel the others.
-        if not self._callbacks or self.done():
+        callbacks = self._callbacks
+        if not callbacks or self.done() or (len(callbacks) == 1 and hasattr(self, "_bounded")):
             return _await(self)
         return self._inner().__await__()
 

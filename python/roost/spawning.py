@@ -17,7 +17,7 @@ from roost.owned_procs import OwnedProcs
 from roost.requesting import Env, Request
 from roost.shape import SCALAR, Shape
 from roost.stops import stopped_error
-from roost.values import check_hook, check_integer
+from roost.values import check_finite, check_hook, check_integer, check_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -55,6 +55,9 @@ def spawn_procs(
     check_hook(supervise)
     _check_place(runtime)
     whole = Shape(per_host or {})
+    check_name("spawn_procs", name)
+    if not isinstance(logs, bool):
+        raise TypeError(f"spawn_procs: logs={logs!r}: True or False, whether their output is logged")
     request = Request(runtime, name or "procs", whole, env, tuple(preload), bind, start, gpus_per_proc, setup)
     mesh = new_id()
     procs = tuple(new_id() for _ in range(len(whole)))
@@ -81,9 +84,17 @@ def _start_procs(
         runtime.node.expect(proc)
     restart: Restart | None = record.policy
     policy = None if restart is None else restart._as_builtins()
-    runtime.control.spawn_procs(
-        record.id, record.name, ranks[0], template, policy, runtime.proc, logs, asks, spares=ranks[1]
-    )
+    try:
+        runtime.control.spawn_procs(
+            record.id, record.name, ranks[0], template, policy, runtime.proc, logs, asks, spares=ranks[1]
+        )
+    except BaseException as error:
+        # Nobody will ever say anything of them.
+        record.mark_stopped(f"its procs could not be asked for: {error}")
+        for rank in range(len(record.procs)):
+            record.set_state(rank, "stopped", reason=record.mesh_stopped or "")
+        record.check_over()
+        raise
 
 
 def spawn_actors(
@@ -159,8 +170,11 @@ def _plan(runtime: Runtime, procs: ProcMesh, kind: type, options: dict[str, Any]
     per_proc = Shape(options["per_proc"]) if options.get("per_proc") else SCALAR
     parent = runtime.owned.get(procs._id)
     policy = _checked_policy(options.get("restart"))
+    cleanup_timeout_s = options.get("cleanup_timeout_s")
+    if cleanup_timeout_s is not None:
+        check_finite("options", "cleanup_timeout_s", cleanup_timeout_s)
     waits = parent is not None and getattr(parent.policy, "while_down", "fail") == "wait"  # type: ignore[attr-defined]
-    return Plan(procs, runtime.proc, kind, per_proc, policy, options.get("cleanup_timeout_s"), waits)
+    return Plan(procs, runtime.proc, kind, per_proc, policy, cleanup_timeout_s, waits)
 
 
 def _start_actors(runtime: Runtime, record: OwnedActors, arguments: bytes) -> None:

@@ -22,13 +22,14 @@ R = TypeVar("R")
 class StreamSink:
     """Where the data lane puts the answers of a stream; the `Stream` in the user's hands reads it."""
 
-    __slots__ = ("__weakref__", "_call", "bell", "closed", "live", "queue", "taken")
+    __slots__ = ("__weakref__", "_call", "bell", "closed", "live", "queue", "readers", "taken")
 
     def __init__(self, size: int) -> None:
         self.live = set(range(size))
         self.queue: deque[tuple[int, object, bool]] = deque()
         self.bell = Bell()
         self._call = 0
+        self.readers = 0
         self.taken: dict[int, int] = {}
         self.closed = False
 
@@ -102,13 +103,16 @@ class Stream(AsyncIterator[tuple["Point", R]]):
         while not sink.queue:
             if not sink.live or sink.closed:
                 raise StopAsyncIteration
+            sink.readers += 1
             try:
                 await sink.bell.wait()
             except asyncio.CancelledError:
                 # As of a reply, the last of its readers to give up cancels.
-                if not sink.bell.is_awaited:
+                if sink.readers == 1:
                     self._cancel()
                 raise
+            finally:
+                sink.readers -= 1
         rank, value, failed = sink.queue.popleft()
         if rank in sink.live:
             # The other end goes on producing as this one takes.

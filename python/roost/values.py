@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn, dataclass_transform
 if TYPE_CHECKING:
     from inspect import Signature
 
-__all__ = ["Frozen", "check_finite", "check_hook", "check_integer", "check_modules", "check_one_of"]
+__all__ = ["Frozen", "check_finite", "check_hook", "check_integer", "check_name", "check_modules", "check_one_of"]
 
 _MISSING = object()
 
@@ -182,6 +182,18 @@ def check_integer(owner: str, name: str, value: object, *, least: int, instead: 
         raise TypeError(f"{owner} {name} must be a whole number, not {value!r}")
     if value < least:
         raise ValueError(f"{owner} {name}={value} is below {least}{instead and '; '}{instead}")
+
+
+def check_name(owner: str, name: object) -> None:
+    """Refuse a name that is no text; None leaves it to us."""
+    if name is None:
+        return
+    if not isinstance(name, str):
+        raise TypeError(f"{owner} name={name!r} must be a str")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{owner} name={name!r} has characters that are half of one (surrogates)") from None
 
 
 def check_finite(

@@ -22,11 +22,6 @@ class Bell:
             if not waiter.done():
                 waiter.set_result(None)
 
-    @property
-    def is_awaited(self) -> bool:
-        """Whether a task waits for the next ring."""
-        return bool(self._waiters)
-
     async def wait(self) -> None:
         """Until the next ring."""
         waiter = asyncio.get_running_loop().create_future()

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from roost import Actor, endpoint
+from roost import Actor, context, endpoint
 
 
 class Ring(Actor):
@@ -29,6 +29,27 @@ class Ring(Actor):
     async def go_all(self, via):
         """By a call to a mesh."""
         return list(await via[0].call(Ring.go_all, via[1:])) if via else "round"
+
+    @endpoint
+    async def go_within(self, via, seconds):
+        """With a deadline for each call."""
+        step = via[0].go_within.options(timeout=seconds) if via else None
+        return await step.call_one(via[1:], seconds) if step else "round"
+
+    @endpoint
+    async def gather(self, both, back):
+        """Call a mesh of which one rank calls back, and the other fails a little later."""
+        try:
+            return list(await both.call(Ring.back_or_fail, back))
+        except ExceptionGroup as group:
+            return [str(error) for error in group.exceptions]
+
+    @endpoint
+    async def back_or_fail(self, back):
+        if context().point["gpus"] % 2:
+            await asyncio.sleep(0.3)
+            raise LookupError("the other rank")
+        return await back.go.call_one([])
 
     @endpoint
     async def without_waiting(self, via):

@@ -4,6 +4,7 @@
 import asyncio
 import concurrent.futures
 import functools
+import math
 import subprocess
 import sys
 import threading
@@ -97,6 +98,9 @@ def of_spawning(procs):
         "a negative limit": (lambda: Restart(limit=-1), ValueError, "limit=-1 is below 1"),
         "a window of nothing": (lambda: Restart(within_s=0), ValueError, "within_s=0 must be greater than 0; give the seconds"),
         "a negative pause": (lambda: Restart(backoff_s=(-1, 1)), ValueError, "backoff_s=-1 is below 0"),
+        "a name that is a number": (lambda: host.spawn_procs(name=3), TypeError, "name=3 must be a str"),
+        "half a character": (lambda: host.spawn_procs(name="\ud800"), ValueError, "surrogates"),
+        "a place for logs": (lambda: host.spawn_procs(logs="here"), TypeError, "True or False"),
         "no such scope": (lambda: Restart(scope="some"), ValueError, "'one', 'all', 'rest'"),
         "negative spares": (lambda: host.spawn_procs(restart=Restart(), spares=-1), ValueError, "spares=-1 is below 0; 0 keeps none"),
         "a flag of spares": (lambda: host.spawn_procs(restart=Restart(), spares=True), TypeError, "must be a whole number"),
@@ -155,6 +159,15 @@ def of_spawning(procs):
         "a class that does not pickle": (lambda: procs.spawn("w", holds_a_lock()), TypeError, "lock"),
         "a probe that is none": (lambda: procs.options(probe=3).spawn("w", Worker), TypeError, r"give a roost\.Probe"),
         "a probe of nothing": (lambda: procs.options(probe=Probe(period_s=1)).spawn("w", Worker), TypeError, "__healthy__, which is not"),
+        "a cleanup for ever": (
+            lambda: procs.options(cleanup_timeout_s=math.inf).spawn("w", Worker), ValueError, "is not finite",
+        ),
+        "a cleanup of no time": (
+            lambda: procs.options(cleanup_timeout_s=-1).spawn("w", Worker), ValueError, "is below 0",
+        ),
+        "a cleanup of a text": (
+            lambda: procs.options(cleanup_timeout_s="x").spawn("w", Worker), TypeError, "must be a number",
+        ),
         "a policy that is none": (lambda: procs.options(restart=3).spawn("w", Worker), TypeError, r"give a roost\.Restart"),
     }  # fmt: skip
 

@@ -29,6 +29,11 @@ def cycle(*gpus, endpoint="go", last="go"):
     return (*names[:-1], f"rings[gpus={gpus[-1]}].{last}")
 
 
+def leaves(group):
+    for error in group.exceptions:
+        yield from leaves(error) if isinstance(error, ExceptionGroup) else [error]
+
+
 @in_the_job
 async def test_through_two_processes_it_names_both_endpoints_at_once(rings):
     a, b, _ = rings
@@ -98,6 +103,33 @@ async def test_a_call_to_a_mesh_fails_for_that_rank(rings):
         ((_, error),) = error.items()
     assert isinstance(error, DeadlockError)
     assert error.cycle == cycle(0, 1, 0, endpoint="go_all", last="go_all")
+
+
+@in_the_job
+async def test_a_call_to_a_mesh_of_which_each_rank_calls_back(job, procs):
+    async with procs.spawn("callers", Ring) as mesh, this_proc().spawn("asked", Ring) as asked:
+        async with asyncio.timeout(20):
+            with pytest.raises(MeshError) as caught:
+                await asked.go_all.call([mesh, asked])
+        assert all(isinstance(error, DeadlockError) for error in leaves(caught.value))
+
+
+@in_the_job
+async def test_it_is_none_while_another_rank_of_the_call_may_end_it(rings, procs):
+    a, b, c = rings
+    async with procs.slice(gpus=slice(1, 3)).spawn("pair", Ring) as pair:
+        # One rank waits for the caller; the other fails, and with that the caller goes on.
+        assert await a.gather.call_one(pair, a) == ["the other rank"]
+    assert await a.go.call_one([b, c]) == "round"
+
+
+@in_the_job
+async def test_calls_with_a_deadline_are_no_way_out(rings):
+    a, b, _ = rings
+    start = time.perf_counter()
+    with pytest.raises(DeadlockError):
+        await a.go_within.call_one([b, a], 20.0)
+    assert time.perf_counter() - start < 5, "at once, and not at the deadline"
 
 
 @in_the_job

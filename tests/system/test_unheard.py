@@ -1,16 +1,18 @@
 """Who has heard of a failure; what nobody heard is raised, never only logged."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
+import time
 
 import pytest
 from loops import on_a_loop
 from mortal import Mortal
 
 import roost
-from roost import ActorDied, MeshError, this_host, this_proc
+from roost import Actor, ActorDied, MeshError, endpoint, process, this_host, this_proc
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -139,16 +141,84 @@ async def test_the_hook_is_called_once_a_failed_rank_whether_a_caller_heard_or_n
     assert sorted(heard) == ["procs[gpus=0]", "procs[gpus=2]"]
 
 
+@pytest.mark.parametrize("error", [RuntimeError, asyncio.CancelledError])
 @on_a_loop
-async def test_a_hook_that_raises_has_not_handled_it(caplog):
+async def test_a_hook_that_raises_has_not_handled_it(error, caplog):
     async def supervise(failure):
-        raise RuntimeError("the hook is broken")
+        raise error("the hook is broken")
 
     with pytest.raises(MeshError):
         async with this_host().spawn_procs(supervise=supervise) as procs:
             procs.spawn("mortal", Mortal).kill.broadcast()
             await ended(procs)
     assert "the hook is broken" in caplog.text
+
+
+class Forwarding(Actor):
+    """Its hook awaits something that is cancelled."""
+
+    async def __supervise__(self, failure):
+        raise asyncio.CancelledError
+
+    @endpoint
+    async def go(self):
+        this_host().spawn_procs().spawn("mortal", Mortal).kill.broadcast()
+        await asyncio.sleep(60)
+
+
+@on_a_loop
+async def test_so_has_one_of_an_actor_that_is_cancelled():
+    async with this_proc().spawn("owner", Forwarding) as owner:
+        with pytest.raises(ActorDied, match="was killed by SIGKILL"):
+            await owner.go.call_one()
+
+
+@on_a_loop
+async def test_a_hook_that_does_not_end_holds_nobody_up():
+    async def supervise(failure):
+        await asyncio.sleep(600)
+
+    begin = time.monotonic()
+    with pytest.raises(MeshError):
+        async with this_host().spawn_procs(supervise=supervise) as procs:
+            procs.spawn("mortal", Mortal).kill.broadcast()
+            await ended(procs)
+    assert time.monotonic() - begin < 30
+
+
+@on_a_loop
+async def test_two_failures_of_one_number_are_two():
+    """An actor that was restarted alone, and then with its process, has its number again."""
+    heard = []
+
+    async def supervise(failure):
+        heard.append(failure.reason)
+        return True
+
+    async with this_host().spawn_procs() as procs:
+        mortal = procs.options(supervise=supervise).spawn("mortal", Mortal)
+        await mortal.ready()
+        await mortal.restart()
+        mortal.boom.broadcast("same")
+        await ended(mortal)
+        await procs.restart()
+        await mortal.ready()
+        mortal.boom.broadcast("same")
+        await ended(mortal)
+    assert len(heard) == 2, heard
+
+
+@on_a_loop
+async def test_two_time_outs_at_one_moment_leave_nothing_unheard():
+    async with this_host().spawn_procs() as procs:
+        mortal = procs.spawn("mortal", Mortal)
+        await mortal.ready()
+        for _ in range(30):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.02):
+                    await mortal.sleep.options(timeout=0.02).call_one(5)
+        gc.collect()
+    assert process.current().hearing.dropped == []
 
 
 @on_a_loop
