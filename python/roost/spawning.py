@@ -17,7 +17,7 @@ from roost.owned_procs import OwnedProcs
 from roost.requesting import Env, Request
 from roost.shape import SCALAR, Shape
 from roost.stops import stopped_error
-from roost.values import check_finite, check_hook, check_integer, check_name
+from roost.values import check_finite, check_flag, check_hook, check_integer, check_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -56,8 +56,7 @@ def spawn_procs(
     _check_place(runtime)
     whole = Shape(per_host or {})
     check_name("spawn_procs", name)
-    if not isinstance(logs, bool):
-        raise TypeError(f"spawn_procs: logs={logs!r}: True or False, whether their output is logged")
+    check_flag("spawn_procs", "logs", logs, "whether what they print is logged")
     request = Request(runtime, name or "procs", whole, env, tuple(preload), bind, start, gpus_per_proc, setup)
     mesh = new_id()
     procs = tuple(new_id() for _ in range(len(whole)))

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn, dataclass_transform
 if TYPE_CHECKING:
     from inspect import Signature
 
-__all__ = ["Frozen", "check_finite", "check_hook", "check_integer", "check_name", "check_modules", "check_one_of"]
+__all__ = [
+    "Frozen",
+    "check_finite",
+    "check_flag",
+    "check_hook",
+    "check_integer",
+    "check_modules",
+    "check_name",
+    "check_one_of",
+]
 
 _MISSING = object()
 
@@ -182,6 +191,12 @@ def check_integer(owner: str, name: str, value: object, *, least: int, instead: 
         raise TypeError(f"{owner} {name} must be a whole number, not {value!r}")
     if value < least:
         raise ValueError(f"{owner} {name}={value} is below {least}{instead and '; '}{instead}")
+
+
+def check_flag(owner: str, name: str, value: object, meaning: str) -> None:
+    """Refuse what is neither True nor False; `meaning` says what they decide."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{owner} {name}={value!r} must be True or False, {meaning}")
 
 
 def check_name(owner: str, name: object) -> None:
