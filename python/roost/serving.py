@@ -51,6 +51,15 @@ def _tell_stacks(control: Control) -> None:
     file = control.stack_fd
     if file is not None:
         faulthandler.register(_STACK_SIGNAL, file)
+    os.register_at_fork(after_in_child=_tell_no_stacks)
+
+
+def _tell_no_stacks() -> None:
+    """A forked child is the user's: nobody asks where it was when its pool, say, ended it."""
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        # Else a handler of the user's has taken the place of ours.
+        faulthandler.unregister(signal.SIGTERM)
+    faulthandler.unregister(_STACK_SIGNAL)
 
 
 async def _live(spec: dict[str, Any], control: Control, data_fd: int, started_page_fd: int) -> int:

@@ -3,9 +3,11 @@
 import asyncio
 import logging
 import os
+import signal
 import sys
 import tempfile
 import threading
+import time
 import typing
 from typing import Generic, NewType, TypeVar
 
@@ -36,6 +38,31 @@ class Local(Actor):
     async def linger(self, seconds):
         await asyncio.sleep(seconds)
         return "lingered"
+
+
+class Forking(Actor):
+    """Its children are ended as a pool ends its workers."""
+
+    @endpoint
+    async def end_a_child(self):
+        return await asyncio.to_thread(status_of_an_ended_child)
+
+    @endpoint
+    async def end_a_child_by_a_handler(self):
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(3))
+        return await asyncio.to_thread(status_of_an_ended_child)
+
+
+def status_of_an_ended_child():
+    readable, writable = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(writable, b"1")
+        while True:
+            time.sleep(60)
+    os.read(readable, 1)
+    os.kill(pid, signal.SIGTERM)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 class Broken(Actor):
@@ -292,6 +319,18 @@ def in_the_child(mesh, stream, pending, port, receiver):
     pending.cancel()
     del stream, receiver
     return 0
+
+
+def ends_its_children():
+    """A proc says where it was stuck when SIGTERM ends it; its children, who are the user's, say nothing."""
+
+    async def main():
+        async with this_host().spawn_procs() as procs:
+            forking = procs.spawn("forking", Forking)
+            assert await forking.end_a_child.call_one() == -signal.SIGTERM
+            assert await forking.end_a_child_by_a_handler.call_one() == 3
+
+    asyncio.run(main())
 
 
 def blocking_on_the_loop():
