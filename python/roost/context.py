@@ -102,7 +102,9 @@ class Context:
     def _runner(self, verb: str) -> Any:
         if self._handling is None:
             raise RuntimeError(f"context().{verb}() ends an actor; here, in the driver, stop the mesh instead")
-        return self._handling.runner
+        runner = self._handling.runner
+        runner.hosted.runtime.check_usable()
+        return runner
 
 
 def context() -> Context:

@@ -52,6 +52,14 @@ class Forking(Actor):
         signal.signal(signal.SIGTERM, lambda *_: os._exit(3))
         return await asyncio.to_thread(status_of_an_ended_child)
 
+    @endpoint
+    async def end_itself_in_a_child(self):
+        """How many ways to end the actor its child was refused."""
+        pid = os.fork()
+        if pid == 0:
+            os._exit(sum(map(is_refused, (lambda: context().stop("child"), lambda: context().abort("child")))))
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
 
 def status_of_an_ended_child():
     readable, writable = os.pipe()
@@ -296,9 +304,21 @@ def forked():
             assert await pending == "lingered"
             await port.send(1)
             assert await receiver.recv() == 1
+            assert await procs.spawn("forking", Forking).end_itself_in_a_child.call_one() == 2
             assert list(await asyncio.gather(*(mesh.apply.call_one(-n) for n in range(50)))) == list(range(50))
 
     asyncio.run(main())
+
+
+def is_refused(act):
+    try:
+        done = act()
+    except RuntimeError as error:
+        done = error
+        if "forked" in str(error):
+            return True
+    print(f"not refused: {done}")
+    return False
 
 
 def in_the_child(mesh, stream, pending, port, receiver):
@@ -307,14 +327,7 @@ def in_the_child(mesh, stream, pending, port, receiver):
         this_host().spawn_procs, lambda: port.send(1), Channel.open, mesh.states, mesh.stop,
     )  # fmt: skip
     for at, act in enumerate(acts):
-        try:
-            act()
-        except RuntimeError as error:
-            if "forked" not in str(error):
-                print(f"act {at}: {error}")
-                return 10 + at
-        else:
-            print(f"act {at} was not refused")
+        if not is_refused(act):
             return 10 + at
     pending.cancel()
     del stream, receiver
