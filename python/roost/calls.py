@@ -8,11 +8,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from roost import process, serialize
-from roost._exceptions import add_note
+from roost._exceptions import add_note, traceback_text
 from roost._roost import INLINE_BYTES_MAX
 from roost.bound import Each, least_loaded
 from roost.echoes import may_echo
-from roost.errors import ActorDied, MessageTooLargeError, StoppedError
+from roost.errors import ActorDied, MessageTooLargeError, RemoteError, StoppedError
 from roost.reply import Broadcast, Reply
 from roost.stops import lost_error, stopped_error
 from roost.value_mesh import ValueMesh
@@ -215,6 +215,9 @@ class Calls:
 
     def unloadable(self, sink: Sink, rank: int, error: BaseException) -> None:
         """A value arrived that does not unpickle here."""
+        if not isinstance(error, Exception):
+            # It would end the caller, or pass for its own cancellation.
+            error = RemoteError(type(error).__name__, str(error), traceback_text(error))
         add_note(error, "while the value that an endpoint returned was unpickled by its caller")
         self.fail(sink, rank, error)
 

@@ -41,7 +41,7 @@ class Job:
     def events(self) -> EventStream:
         """What happens from now on to all meshes that this process owns."""
         stream = EventStream(self._runtime.config.events_max)
-        self._runtime.job_subscribers.append(stream)
+        self._runtime.job_subscribers.add(stream)
         return stream
 
 

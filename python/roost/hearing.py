@@ -46,12 +46,14 @@ class Carrier(Protocol):
 class Unheard:
     """A failure that somebody must hear of: a caller that got it, a hook that handled it, or else the end of the mesh."""
 
-    __slots__ = ("_carriers", "_heard", "_original", "_with", "climbing", "failure", "undecided")
+    __slots__ = ("_carriers", "_heard", "_original", "_with", "climbing", "failure", "refused", "undecided")
 
     def __init__(self, failure: Failure, original: bytes | None = None) -> None:
         self.failure = failure
         self._original = original
         self._heard = False
+        # What a hook said that did not handle it.
+        self.refused = ""
         # The task that asks hooks, while it does.
         self.climbing: asyncio.Task[None] | None = None
         # What is to be done once nobody can look at it any more, while somebody can.
@@ -209,7 +211,7 @@ class Hearing:
                 unheard.climbing = self._runtime.keep(self._ask_root(unheard), Context())
                 return
             unheard.hear()
-            if not owner.fail(ActorDied(None, failure), f"its mesh {mesh.name}, of which {failure.summary}"):
+            if not owner.fail(ActorDied(None, failure), f"its mesh {mesh.name}, of which {failure.summary}{unheard.refused}"):
                 _logger.warning("nobody will handle this failure, since its owner is ending already: %s", failure)
 
     async def _ask_root(self, unheard: Unheard) -> None:
@@ -221,7 +223,8 @@ class Hearing:
         if hook is None:
             return False
         try:
-            handled = bool(await hook(unheard.failure))
+            answer = await hook(unheard.failure)
+            handled = bool(answer)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
@@ -234,6 +237,9 @@ class Hearing:
             return False
         if handled:
             unheard.hear()
+        else:
+            said = answer if answer is None or answer is False else f"a {type(answer).__name__} that is not true"
+            unheard.refused = f"; {name} returned {said}: return True where it is handled"
         return handled
 
     def _has_heard_cause(self, failure: Failure) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
 
 from roost.errors import ActorDied, MeshError
 from roost.events import EventStream, event
@@ -17,7 +18,7 @@ from roost.stops import stopped_error
 from roost.value_mesh import ValueMesh
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from roost.failure import Event, Failure
     from roost.hearing import Unheard
@@ -77,7 +78,8 @@ class OwnedMesh:
         self.pids: Mapping[int, int] = NOTHING
         self.unheard: Sequence[Unheard] = ()
         self.waiters: Sequence[tuple[str, Reply[Any], Shape, Any]] = ()
-        self.subscribers: Sequence[EventStream] = ()
+        # One that its reader has let go of is gone.
+        self.subscribers: Collection[EventStream] = ()
         self.mesh_stopped: str | None = None
         # How many `async with` blocks are inside this mesh: the outermost raises what nobody heard.
         self.entered = 0
@@ -339,7 +341,7 @@ class OwnedMesh:
     def check_over(self) -> None:
         """When the mesh has ended there are no more events, and it is remembered only for a while."""
         if self.is_over and (self.mesh_stopped is not None or all(state == "stopped" for state in self._states)):
-            for subscriber in self.subscribers:
+            for subscriber in list(self.subscribers):
                 subscriber.end()
             self.subscribers = ()
             if not self._retired:
@@ -394,7 +396,9 @@ class OwnedMesh:
         if self._retired:
             stream.end()
         else:
-            self.subscribers = [*self.subscribers, stream]
+            if not isinstance(self.subscribers, WeakSet):
+                self.subscribers = WeakSet()
+            self.subscribers.add(stream)
         return stream
 
     def wants(self, ranks: Iterable[int]) -> Callable[[Event], bool]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from roost import process
 from roost._roost import quicken
@@ -95,7 +95,8 @@ class Reply(_Awaited[R]):
             return _await(self)
         return self._inner().__await__()
 
-    __iter__ = __await__
+    def __iter__(self) -> NoReturn:
+        raise TypeError("a reply is awaited, and what it gives is iterated: `for value in await mesh.endpoint.call(...)`")
 
     def _inner(self) -> asyncio.Future[R]:
         """A future of its own for one more waiter; the call is cancelled when the last waiter was."""

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+from weakref import WeakSet
 
 from roost import config as _config
 from roost import process, serialize
@@ -105,7 +106,7 @@ class Runtime:
         self.workers = Workers(self)
         self.owned: dict[int, OwnedMesh] = {}
         self._retired: deque[int] = deque()
-        self.job_subscribers: list[EventStream] = []
+        self.job_subscribers: WeakSet[EventStream] = WeakSet()
         # Constructors' messages that the host is to keep, until the end of this turn of the loop.
         self.unrecorded: list[tuple[int, int, bytes, bytes]] = []
         self._kept: set[asyncio.Task[Any]] = set()
@@ -286,7 +287,7 @@ class Runtime:
 
     def job_event(self, happened: Event) -> None:
         """Give an event to those who listen to the whole job."""
-        for subscriber in self.job_subscribers:
+        for subscriber in list(self.job_subscribers):
             subscriber.push(happened)
 
     def exit(self, ending: SystemExit) -> None:

@@ -235,6 +235,14 @@ class TestTooLarge:
         assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
+class TestNotAwaited:
+    @in_the_job
+    async def test_a_reply_is_not_iterated(self, workers):
+        with pytest.raises(TypeError, match="a reply is awaited, and what it gives is iterated"):
+            for _ in workers.add.call(1):
+                pass
+
+
 class TestAfterTheStop:
     @in_the_job
     async def test_verbs_raise_and_say_why(self, procs, workers):

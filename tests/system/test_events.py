@@ -1,9 +1,11 @@
 """`events()`: what happened to a mesh, in order; and broadcasts that reached nobody."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
+import weakref
 
 import pytest
 from loops import handled, on_a_loop
@@ -65,6 +67,21 @@ async def test_a_stream_tells_of_what_happens_after_its_call_and_of_its_slice():
         await killed(mortals.slice(gpus=1), pids[1])
         await killed(mortals.slice(gpus=0), pids[0])
     assert {event.name async for event in events} == {"procs[gpus=0]", "mortals[gpus=0]"}
+
+
+@on_a_loop
+async def test_a_stream_that_is_let_go_is_not_kept():
+    async with this_host().spawn_procs() as procs:
+        mortal = procs.spawn("mortal", Mortal)
+        streams = [one.events() for one in (procs, mortal, context().job) for _ in range(10)]
+        streams += [mortal.events()]
+        references = [weakref.ref(one) for one in streams[:-1]]
+        kept = streams.pop()
+        streams.clear()
+        gc.collect()
+        assert not any(reference() for reference in references)
+        await mortal.ready()
+        assert (await anext(kept)).kind == "started"
 
 
 def test_a_slow_reader_finds_a_gap():

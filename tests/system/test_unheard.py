@@ -154,6 +154,27 @@ async def test_a_hook_that_raises_has_not_handled_it(error, caplog):
     assert "the hook is broken" in caplog.text
 
 
+class Forgetful(Actor):
+    """Its hook does not say that it has handled anything."""
+
+    async def __supervise__(self, failure):
+        pass
+
+    @endpoint
+    async def go(self):
+        this_host().spawn_procs(name="kids").spawn("mortal", Mortal).kill.broadcast()
+        await asyncio.sleep(60)
+
+
+@on_a_loop
+async def test_who_fails_of_what_its_hook_forgot_to_handle_is_told_so():
+    async with this_proc().spawn("owner", Forgetful) as owner:
+        with pytest.raises(
+            ActorDied, match="the supervise hook of kids returned None: return True where it is handled"
+        ):
+            await owner.go.call_one()
+
+
 class Forwarding(Actor):
     """Its hook awaits something that is cancelled."""
 

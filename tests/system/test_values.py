@@ -5,7 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 from loops import in_the_job
-from travelling import GoneError, NeverPickles, NeverUnpickles, OnlyThere
+from travelling import EndsWhoLoadsIt, GoneError, NeverPickles, NeverUnpickles, OnlyThere
 from working import Worker
 
 from roost import Channel, MeshError, Point, ProcMesh, ValueMesh, context
@@ -192,6 +192,9 @@ class TestPoison:
         with pytest.raises(ValueError, match="only there") as caught:
             await worker.make.call_one(OnlyThere)
         assert any("unpickled by its caller" in note for note in caught.value.__notes__)
+        for error in (SystemExit, KeyboardInterrupt, asyncio.CancelledError):
+            with pytest.raises(RemoteError, match=f"{error.__name__}: of a value"):
+                await worker.make.call_one(EndsWhoLoadsIt, error)
         got = []
         stream = worker.stream_of_odd.stream()
         with pytest.raises(ValueError, match="only there"):

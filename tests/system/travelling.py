@@ -36,6 +36,21 @@ class OnlyThere:
         return _refuse_unless, (os.getpid(),)
 
 
+class EndsWhoLoadsIt:
+    """What raises this in any other process that unpickles it."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __reduce__(self):
+        return _raise_unless, (os.getpid(), self.error)
+
+
+def _raise_unless(pid, error):
+    if os.getpid() != pid:
+        raise error("of a value")
+
+
 def _refuse(text):
     raise ValueError(text)
 
