@@ -225,7 +225,12 @@ class LocalHost:
         proc.ending = (first, was_again and again)
         self.tell(proc.id, ("stop", first, time.monotonic() + grace_s))
         proc.cancel_timer()
-        proc.timer = self._loop.call_later(grace_s + sigterm_s, self.kill, proc.id, signals.SIGKILL)
+        proc.timer = self._loop.call_later(grace_s + sigterm_s, self._force, proc)
+
+    def _force(self, proc: LocalProc) -> None:
+        """It has not ended in time."""
+        proc.forced = True
+        self.kill(proc.id, signals.SIGKILL)
 
     def kill(self, id: int, signal: int, reason: str | None = None) -> None:  # noqa: A002
         """End it at once, as by a signal. What follows is the policy's to decide."""
@@ -255,7 +260,7 @@ class LocalHost:
         kind, reason = _kind(proc, signal, how)
         death = {
             "kind": kind, "exit_code": exit_code, "signal": signal, "reason": reason, "stderr": "", "pid": os.getpid(),
-            "times": {**proc.times, "detected_at": now},
+            "times": {**proc.times, "detected_at": now}, "forced": proc.forced,
         }  # fmt: skip
         clean = kind == "exit" and exit_code == 0
         again, delay_s = False, 0.0

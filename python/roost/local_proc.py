@@ -53,6 +53,8 @@ class LocalProc:
         self.timer: asyncio.TimerHandle | None = None
         # Why it was told to end, and whether the next incarnation follows.
         self.ending: tuple[str, bool] | None = None
+        # Whether it did not end by itself when it was told to.
+        self.forced = False
         self.start_failure: str | None = None
         self.times: dict[str, float] = {}
         # What was told of its end, for those who ask later.
@@ -85,7 +87,7 @@ class LocalProc:
 
     def renew(self) -> int:
         """A new incarnation, of which nothing has happened yet; gives its page of started numbers."""
-        self.phase, self.ending, self.start_failure = "starting", None, None
+        self.phase, self.ending, self.start_failure, self.forced = "starting", None, None, False
         self.times = {"started_at": time.time()}
         self._slots, self._next_slot = {}, 0
         page = os.memfd_create("roost-started")

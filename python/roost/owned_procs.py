@@ -74,6 +74,8 @@ class OwnedProcs(OwnedMesh):
         elif failure is None:
             self._progress(rank, incarnation, status, details)
         else:
+            if status == "stopped" and details.get("forced"):
+                self._say_forced(rank, failure)
             ended = {"dead": self._dead, "failed": self._failed, "stopped": self._stopped}[status]
             ended(rank, incarnation, failure)
 
@@ -150,13 +152,14 @@ class OwnedProcs(OwnedMesh):
                 self.stop_ranks(others, f"{self.rank_name(rank)} did not start")
         self.check_over()
 
+    def _say_forced(self, rank: int, failure: Failure) -> None:
+        _logger.warning(
+            "%s did not end by itself when it was stopped (%s): %s ended it. Where it was stuck is in its output, and in "
+            "states(): failure.stderr", self.rank_name(rank), failure.reason, signal_name(failure.signal),
+        )  # fmt: skip
+
     def _stopped(self, rank: int, incarnation: int, failure: Failure) -> None:
         reason = failure.reason or self.mesh_stopped or "stopped"
-        if failure.signal is not None:
-            _logger.warning(
-                "%s did not end by itself when it was stopped (%s): %s ended it. Where it was stuck is in its output, and in "
-                "states(): failure.stderr", self.rank_name(rank), reason, signal_name(failure.signal),
-            )  # fmt: skip
         self._leaves(rank)
         self.set_state(rank, "stopped", reason=reason, failure=failure, incarnation=incarnation)
         self.tell("stopped", rank, reason)

@@ -6,7 +6,7 @@ import signal
 import time
 
 import pytest
-from loops import handled, on_a_loop, process_state
+from loops import handled, on_a_loop, process_state, until
 from mortal import Mortal
 
 from roost import Actor, ActorDied, Config, MeshError, context, endpoint, this_host, this_proc
@@ -170,6 +170,22 @@ async def test_a_stop_is_over_in_time_whatever_its_procs_do(tmp_path, caplog):
     assert "in hold_gil" in states[1].failure.stderr
     ended = [record.message for record in caplog.records if "did not end by itself" in record.message]
     assert len(ended) == 4
+
+
+@on_a_loop
+async def test_who_is_killed_by_others_while_it_stops_was_not_stuck(tmp_path, caplog):
+    procs = this_host().spawn_procs()
+    tidy = procs.spawn("tidy", Tidy, str(tmp_path / "log"))
+    await tidy.ready()
+    pid = (await procs.states()).item().pid
+    tidy.stubborn.broadcast(60)
+    stopping = asyncio.ensure_future(procs.stop("enough"))
+    await until(lambda: "tidy not yet" in lines(tmp_path / "log"))
+    os.kill(pid, signal.SIGKILL)
+    await stopping
+    state = (await procs.states()).item()
+    assert (state.state, state.reason, state.failure.signal) == ("stopped", "enough", signal.SIGKILL)
+    assert "did not end by itself" not in caplog.text
 
 
 @on_a_loop

@@ -265,6 +265,7 @@ fn describe(proc: &Proc, seen: &Seen) -> Death {
         pid: proc.pid,
         started: None,
         times: proc.times,
+        forced: exit.is_some_and(|exit| proc.ending.as_ref().is_some_and(|ending| ending.forced(exit))),
     }
 }
 

@@ -198,6 +198,15 @@ impl Proc {
 }
 
 impl Ending {
+    /// Whether a process that ended so was ended by its signals. Others may have sent the same, and sooner.
+    pub(super) fn forced(&self, exit: Exit) -> bool {
+        match exit {
+            Exit::Signal(15) => self.sent.is_some(),
+            Exit::Signal(9) => self.sent == Some(Signal::Kill),
+            _ => false,
+        }
+    }
+
     fn wakeup_ns(&self) -> Option<u64> {
         match self.sent {
             None => Some(self.terminate_at_ns.min(self.kill_at_ns)),

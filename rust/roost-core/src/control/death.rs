@@ -71,4 +71,6 @@ pub struct Death {
     pub started: Option<u64>,
     /// When.
     pub times: Times,
+    /// Whether a signal that its agent sent in the course of a stop ended it: it did not end by itself in time.
+    pub forced: bool,
 }

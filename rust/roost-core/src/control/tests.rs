@@ -156,6 +156,7 @@ fn the_largest_notice_fits_into_a_packet() {
             started_ns: Some(u64::MAX),
             ..Times::default()
         },
+        forced: true,
     };
     let status = Status::Failed {
         death: death(8 << 10),

@@ -205,7 +205,33 @@ fn a_second_stop_only_shortens() {
     let [Status::Stopped { death }] = statuses.as_slice() else {
         panic!("{statuses:?}")
     };
-    assert_eq!(death.reason, "first");
+    assert_eq!((death.reason.as_str(), death.forced), ("first", true));
+}
+
+#[test]
+fn only_the_signals_of_a_stop_are_its_own() {
+    for (waited_ns, number, forced) in [
+        (0, 9, false),
+        (0, 15, false),
+        (0, 11, false),
+        (5 * SECOND, 15, true),
+        (5 * SECOND, 9, false),
+        (5 * SECOND, 2, false),
+        (8 * SECOND, 9, true),
+        (8 * SECOND, 15, true),
+    ] {
+        let mut rig = Rig::with(spawn(&[1]));
+        rig.stop(1, "enough");
+        // One step after the other, as the clock goes.
+        rig.wait(waited_ns.min(5 * SECOND));
+        rig.wait(waited_ns.saturating_sub(5 * SECOND));
+        rig.die(1, 0, Exit::Signal(number));
+        let statuses = rig.statuses(DRIVER);
+        let [Status::Stopped { death }] = statuses.as_slice() else {
+            panic!("{statuses:?}")
+        };
+        assert_eq!(death.forced, forced, "signal {number} after {waited_ns} ns");
+    }
 }
 
 #[test]
