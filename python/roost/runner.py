@@ -235,6 +235,8 @@ class Runner:
             if self.stopping is not None:
                 self.hosted.give_back(message, self)
                 return
+            if self.hosted.runtime.exit_code is not None:
+                return  # its loop was ended, and so is its process
             # It would look to the caller's task as if that task had been cancelled.
             error = RemoteError("asyncio.CancelledError", "the endpoint cancelled itself", traceback_text(error))
         if not message.loaded and isinstance(error, Exception) and not message.has_caller:

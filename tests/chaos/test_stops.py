@@ -6,7 +6,7 @@ import signal
 import time
 
 import pytest
-from leftovers import stat
+from leftovers import eventually, stat
 from mortal import Mortal
 
 from roost import Actor, Config, endpoint, run, this_host
@@ -63,6 +63,8 @@ def test_s3_procs_that_do_nothing_for_it_are_ended(rounds, promised):
             begin = time.perf_counter()
             await procs.stop("enough")
             seconds = time.perf_counter() - begin
+            # Their parent takes their status in a moment.
+            eventually(lambda: all(stat(pid) is None for pid in pids))
             assert all(stat(pid) is None for pid in pids)
             assert [state.failure.signal for state in await procs.states()] == [signal.SIGKILL] * count
             assert [type(one) for one in await deaf.outcomes()] == [StoppedError] * count

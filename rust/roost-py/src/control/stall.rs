@@ -11,8 +11,12 @@ use super::clock::now_ns;
 use super::door::Door;
 use super::memory;
 
-/// Questions before a loop counts as stuck. One alone proves nothing: the whole process may have been stopped meanwhile.
-const QUESTIONS: u32 = 6;
+/// Questions, at least, before a loop counts as stuck. One alone proves nothing: the whole process may have been stopped
+/// meanwhile.
+const QUESTIONS_MIN: u64 = 6;
+
+/// Between two questions at most: a stall is told of no later than this after its time.
+const PAUSE_MAX_NS: u64 = 750_000_000;
 
 /// What is told of a stack; an interpreter with many threads writes more.
 const STACK_BYTES_MAX: usize = 64 << 10;
@@ -20,8 +24,9 @@ const STACK_BYTES_MAX: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Stall {
     after_ns: u64,
+    pause_ns: u64,
     next_ns: u64,
-    unanswered: u32,
+    unanswered: u64,
     is_told: bool,
     /// Has the interpreter write its threads' stacks to `stacks`.
     signal: i32,
@@ -32,6 +37,7 @@ impl Stall {
     pub(super) fn new(after_ns: u64, signal: i32, stacks: OwnedFd) -> Self {
         Self {
             after_ns,
+            pause_ns: (after_ns / QUESTIONS_MIN).clamp(1, PAUSE_MAX_NS),
             next_ns: now_ns(),
             unanswered: 0,
             is_told: false,
@@ -51,14 +57,16 @@ impl Stall {
         if now_ns < self.next_ns {
             return None;
         }
-        self.next_ns = now_ns + self.after_ns / u64::from(QUESTIONS);
+        self.next_ns = now_ns + self.pause_ns;
         if door.moves() {
             self.unanswered = 0;
             door.ask();
             return std::mem::take(&mut self.is_told).then_some(ToAgent::Resumed);
         }
         self.unanswered += 1;
-        if self.unanswered < QUESTIONS || std::mem::replace(&mut self.is_told, true) {
+        if self.unanswered < self.after_ns.div_ceil(self.pause_ns)
+            || std::mem::replace(&mut self.is_told, true)
+        {
             return None;
         }
         let seconds = std::time::Duration::from_nanos(self.after_ns).as_secs_f64();
