@@ -211,7 +211,9 @@ class Hearing:
                 unheard.climbing = self._runtime.keep(self._ask_root(unheard), Context())
                 return
             unheard.hear()
-            if not owner.fail(ActorDied(None, failure), f"its mesh {mesh.name}, of which {failure.summary}{unheard.refused}"):
+            if not owner.fail(
+                ActorDied(None, failure), f"its mesh {mesh.name}, of which {failure.summary}{unheard.refused}"
+            ):
                 _logger.warning("nobody will handle this failure, since its owner is ending already: %s", failure)
 
     async def _ask_root(self, unheard: Unheard) -> None:

@@ -96,7 +96,9 @@ class Reply(_Awaited[R]):
         return self._inner().__await__()
 
     def __iter__(self) -> NoReturn:
-        raise TypeError("a reply is awaited, and what it gives is iterated: `for value in await mesh.endpoint.call(...)`")
+        raise TypeError(
+            "a reply is awaited, and what it gives is iterated: `for value in await mesh.endpoint.call(...)`"
+        )
 
     def _inner(self) -> asyncio.Future[R]:
         """A future of its own for one more waiter; the call is cancelled when the last waiter was."""

@@ -84,6 +84,14 @@ class Mortal(Actor):
         ctypes.string_at(0)
 
     @endpoint
+    async def exit_in_a_task(self, code: int) -> None:
+        async def leave() -> None:
+            raise SystemExit(code)
+
+        self.leaving = asyncio.create_task(leave())
+        await asyncio.sleep(60)
+
+    @endpoint
     async def boom(self, text: str = "boom") -> None:
         raise ValueError(text)
 

@@ -36,6 +36,15 @@ def control_thread_seconds():
 
 
 @on_a_loop
+async def test_an_exit_in_a_task_of_its_own_is_told_as_what_it_is():
+    """It ends the loop, and with that cancels the endpoint that runs beside it."""
+    async with this_host().spawn_procs() as procs:
+        mortal = procs.spawn("mortal", Mortal)
+        error = await died(mortal.exit_in_a_task.call_one(7))
+        assert (error.failure.kind, error.failure.exit_code) == ("exit", 7)
+
+
+@on_a_loop
 async def test_a_death_that_nobody_reaps_yet_costs_no_processor():
     async with this_host().spawn_procs(supervise=handled) as procs:
         mortal = procs.spawn("mortal", Mortal)
