@@ -43,13 +43,13 @@ def run_proc(spec: dict[str, Any], control: Control, data_fd: int, started_page_
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             code = runner.run(_live(spec, control, data_fd, started_page_fd))
-        except (SystemExit, KeyboardInterrupt) as ending:
+        except (SystemExit, KeyboardInterrupt):
             # Raised in a task or a callback of the user's, it ends the loop, and with it all that runs there: of that
             # the death of this process tells.
             runtime = process.running()
             if runtime is not None:
                 runtime.exit_code = 1
-            raise ending
+            raise
     process.install(None)
     return code
 
