@@ -50,7 +50,7 @@ class Config(Frozen, kw_only=True):
     """How long a proc's event loop may stand still before an event tells where it is stuck: longer than most steps."""
     cleanup_timeout_s: float = 3.0
     """Time for an actor's `__cleanup__`; more than the grace is added to it."""
-    echo_hold_s: float = 0.05
+    echo_hold_s: float = 0.02
     """How long an error that may echo a peer's death is held back for the death to overtake it."""
     dead_letters_max: int = 1000
     """Dead letters kept in `context().job.dead_letters`: the newest matter."""
