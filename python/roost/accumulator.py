@@ -32,8 +32,8 @@ class Accumulator(Generic[A]):
         """Call every rank with these arguments, and fold the answers."""
         from roost.process import current
 
-        runtime = current()
         stream = self._endpoint.stream(*args, **kwargs)
+        runtime = current()
         reply: Reply[A] = Reply(loop=runtime.loop)
 
         async def fold() -> None:

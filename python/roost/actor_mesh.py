@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from roost.owned_actors import OwnedActors
     from roost.point import Point
     from roost.reply import Reply
+    from roost.runtime import Runtime
     from roost.shape import Shape
     from roost.stream import Stream
 
@@ -77,6 +78,9 @@ class ActorMesh(Mesh):
             self._id, self._name, self._owner, self._on, self._per_proc, shape, self._class, self._waits,
         )  # fmt: skip
 
+    def _runtime(self) -> Runtime:
+        return process.of_job(self._name, self._owner, self._on._owner)
+
     def _record(self) -> OwnedActors:
         return super()._record()  # type: ignore[return-value]
 
@@ -93,7 +97,7 @@ class ActorMesh(Mesh):
             else:
                 targets = self._targets_of(self._shape)
             self._targets = targets
-            process.current().members.note(self)
+            self._runtime().members.note(self)
         return targets
 
     def _targets_of(self, shape: Shape) -> Targets:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from roost import process
 from roost._roost import Verb
 from roost.endpoint import Endpoint
 from roost.stream import Stream, StreamSink
@@ -44,20 +43,20 @@ class BoundEndpoint(Endpoint[..., Any]):
                 f"call_one() on {len(mesh)} ranks of {mesh._name}: slice the mesh to one rank, or use call()"
             )
         endpoints = mesh._class.__roost_endpoints__  # type: ignore[attr-defined]
-        verb = Verb(process.current().node, mesh._places(), endpoints, info.name, mesh, mode, self._timeout)
+        verb = Verb(mesh._runtime().node, mesh._places(), endpoints, info.name, mesh, mode, self._timeout)
         setattr(self, name, verb)
         return verb
 
     def choose(self, *args: Any, **kwargs: Any) -> Reply[Any]:
         """Call one live rank: the less loaded of two picked at random."""
         mesh = self._mesh
-        rank = process.current().calls.choose(mesh)
+        rank = mesh._runtime().calls.choose(mesh)
         one = mesh if len(mesh) == 1 else mesh._view(mesh._shape.at(rank))
         return BoundEndpoint(one, self._info, self._timeout).call_one(*args, **kwargs)
 
     def stream(self, *args: Any, **kwargs: Any) -> Stream[Any]:
         """Call every rank and iterate (Point, value) as the answers come."""
-        runtime = process.current()
+        runtime = self._mesh._runtime()
         sink = StreamSink(len(self._mesh))
         self._stream(sink, *args, **kwargs)
         return Stream(runtime, sink, self._mesh._point)

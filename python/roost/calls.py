@@ -7,7 +7,7 @@ import pickle
 import time
 from typing import TYPE_CHECKING, Any
 
-from roost import process, serialize
+from roost import serialize
 from roost._exceptions import add_note, traceback_text
 from roost._roost import INLINE_BYTES_MAX
 from roost.bound import Each, least_loaded
@@ -85,9 +85,7 @@ class Calls:
     def elsewhere(self, verb: Verb, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         """A verb used on another thread: arguments are captured here, the rest happens on the loop."""
         runtime = self.runtime
-        if runtime.loop.is_closed():
-            raise RuntimeError("the event loop that roost ran on is closed; use roost from a running loop")
-        process.current()  # it refuses a thread that runs a loop of its own
+        verb.mesh._runtime()  # it refuses a thread that runs a loop of its own
         return runtime.elsewhere.call(verb, args, kwargs or {})
 
     def too_large(self, size: int, inline: int) -> None:

@@ -40,10 +40,10 @@ class Port(Generic[T]):
         return Port, (self._proc, self._port, self._limit)
 
     def _sending(self) -> PortSender:
-        from roost.process import current
+        from roost.process import of_job
 
-        # Asked each time: it refuses a forked child, and a loop that is not this job's.
-        runtime = current()
+        # Asked each time: it refuses a forked child, a loop that is not this job's, and what a job that has ended left.
+        runtime = of_job("the channel", self._proc)
         if self._sender is None:
             self._sender = runtime.ports.sender(self._proc, self._port, self._limit)
         return self._sender

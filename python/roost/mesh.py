@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from roost.point import Point
     from roost.reply import Reply
     from roost.requesting import Env
+    from roost.runtime import Runtime
     from roost.shape import Selection, Shape
     from roost.value_mesh import ValueMesh
 
@@ -120,8 +121,12 @@ class Mesh:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._name!r}, {dict(self.sizes)})"
 
+    def _runtime(self) -> Runtime:
+        """That of the mesh's job."""
+        return process.of_job(self._name, self._owner)
+
     def _record(self) -> OwnedMesh:
-        record = process.current().owned.get(self._id)
+        record = self._runtime().owned.get(self._id)
         if record is None:
             raise RuntimeError(
                 f"{self._name} is owned by another process; only its owner may wait for it, stop it or ask for its states"
@@ -170,12 +175,13 @@ class Mesh:
         await self._record().leave(self._shape, error)
 
     def __enter__(self) -> Self:
-        process.current().refuse_on_loop("with", "async with")
-        process.current().run_elsewhere(self.__aenter__())
+        runtime = self._runtime()
+        runtime.refuse_on_loop("with", "async with")
+        runtime.run_elsewhere(self.__aenter__())
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        process.current().run_elsewhere(self.__aexit__(kind, error, traceback))
+        self._runtime().run_elsewhere(self.__aexit__(kind, error, traceback))
 
 
 class ProcMesh(Mesh):
@@ -233,7 +239,7 @@ class ProcMesh(Mesh):
             *args: the constructor's arguments.
             **kwargs: the same.
         """
-        return _spawner()(process.current(), self, self._plans, name, actor, args, kwargs, _NO_OPTIONS)  # type: ignore[return-value]
+        return _spawner()(self._runtime(), self, self._plans, name, actor, args, kwargs, _NO_OPTIONS)  # type: ignore[return-value]
 
     def get_or_spawn(self, name: str, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> Reply[A]:
         """The service of this name; on these procs when there is none. See `roost.get_or_spawn`."""
@@ -283,7 +289,7 @@ class SpawnOptions:
 
     def spawn(self, name: str, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> A:
         """One actor on each proc, or `per_proc` actors on each; see `ProcMesh.spawn`."""
-        return _spawner()(process.current(), self._procs, self._plans, name, actor, args, kwargs, self._options)  # type: ignore[return-value]
+        return _spawner()(self._procs._runtime(), self._procs, self._plans, name, actor, args, kwargs, self._options)  # type: ignore[return-value]
 
     def get_or_spawn(self, name: str, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> Reply[A]:
         """The service of this name; on these procs, with these options, when there is none. See `roost.get_or_spawn`."""

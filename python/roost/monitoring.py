@@ -7,7 +7,6 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any
 from weakref import ref as weak
 
-from roost import process
 from roost._tasks import let_tasks_take
 from roost.actor_mesh import ActorMesh
 from roost.desk import desk_of
@@ -39,7 +38,7 @@ def monitor(ref: ProcMesh | Actor) -> Reply[ValueMesh[State]]:
     """
     if not isinstance(ref, ProcMesh | ActorMesh):
         raise TypeError(f"monitor({ref!r}): give a mesh, a slice of one, or `roost.handle(self)`")
-    runtime = process.current()
+    runtime = ref._runtime()
     made = Monitor(loop=runtime.loop)
     made._link = link = _Link(made, ref._shape)
     # In no endpoint's name: neither its deadline nor its end is that of the monitor.

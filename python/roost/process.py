@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
     from roost.runtime import Runtime
 
-__all__ = ["NoRankYetError", "choose_by", "current", "install", "left_unheard", "running", "wait_for_rank"]
+__all__ = [
+    "NoRankYetError", "choose_by", "current", "install", "job_ended", "left_unheard", "of_job", "running", "wait_for_rank",
+]  # fmt: skip
 
 # What nobody had heard of when its job ended: the process ends with a status of its own.
 left_unheard: list[Exception] = []
@@ -22,6 +24,8 @@ left_unheard: list[Exception] = []
 _current: Runtime | None = None
 # Where procs share the process (`roost.testing`): the runtime of the proc whose code runs now, None for the process's own.
 _choose: Callable[[], Runtime | None] | None = None
+# The drivers of the jobs that have ended in this process.
+_ended: set[int] = set()
 # Whether this process is a spare, which has no rank, and so no runtime, yet.
 _is_spare = False
 
@@ -53,24 +57,54 @@ def choose_by(choose: Callable[[], Runtime | None] | None) -> None:
     _choose = choose
 
 
+def job_ended(driver: int) -> None:
+    """What this driver's job has made is of no use any more, also in a later job."""
+    _ended.add(driver)
+
+
 def current(preload: Sequence[str] | None = None) -> Runtime:
     """The runtime of this process; started at first use.
 
     Args:
         preload: what procs that are about to be spawned preload; None when there are none.
     """
+    runtime = _living()
+    if runtime is not None:
+        return _checked(runtime)
+    from roost.driving import start
+
+    return start(preload)
+
+
+def of_job(name: str, *makers: int) -> Runtime:
+    """The runtime of this process, for what can only be of a job's making: never started for that.
+
+    Args:
+        name: what is used, for people.
+        makers: the procs that made it, and what it stands on.
+
+    Raises:
+        StoppedError: that job has ended.
+    """
+    runtime = _living()
+    if runtime is None or not _ended.isdisjoint(makers):
+        from roost.stops import stopped_error
+
+        raise stopped_error(name, "its job has ended, with its event loop or its script", advice="; make a new one")
+    return _checked(runtime)
+
+
+def _living() -> Runtime | None:
     runtime = _current if _choose is None else running()
     if runtime is not None:
         if os.getpid() != runtime.pid:
             runtime.check_usable()
         if not runtime.loop.is_closed():
-            return _checked(runtime)
+            return runtime
         runtime.close()
     if _is_spare:
         raise NoRankYetError("this process is a spare: it has no rank, and no part in the job, before it takes a place")
-    from roost.driving import start
-
-    return start(preload)
+    return None
 
 
 def _checked(runtime: Runtime) -> Runtime:

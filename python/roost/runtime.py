@@ -237,11 +237,15 @@ class Runtime:
                 # Killed or not, nothing more is to be waited for.
                 for mesh in list(self.owned.values()):
                     mesh.job_ended()
+        for mesh in self.owned.values():
+            mesh.mark_stopped("its job has ended")
         self.sharing.close()
         control, self.control = self.control, cast("Control", _Ended())
         control.close()
         # With the last reference its descriptors go, however long something holds this runtime.
         del control
+        if self.is_driver:
+            process.job_ended(self.proc)
         if process.running() is self:
             process.install(None)
             _config.release()

@@ -98,6 +98,8 @@ def ask(
     """Ask the driver for a service, which it spawns when there is none."""
     kind = _class_of(actor, f"get_or_spawn({_checked(name, 'get_or_spawn')!r}, {actor!r})")
     check_actor_class(kind, name, args, kwargs)
+    if procs is not None:
+        procs._runtime()  # it refuses those of a job that has ended
     return _find(name, kind, Request(pack_arguments(args, kwargs), procs, options))
 
 

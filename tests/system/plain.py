@@ -11,8 +11,8 @@ import time
 import typing
 from typing import Generic, NewType, TypeVar
 
-from roost import Actor, Channel, as_completed, context, endpoint, this_host
-from roost.errors import BlockingWaitError
+from roost import Accumulator, Actor, Channel, as_completed, context, endpoint, monitor, this_host
+from roost.errors import BlockingWaitError, StoppedError
 
 
 class Local(Actor):
@@ -284,6 +284,52 @@ def two_loops():
     first.run_until_complete(first.shutdown_asyncgens())
     first.close()
     second.close()
+
+
+def handles_of_an_ended_job():
+    """They are refused, and start nothing that stands in the way of the next job."""
+
+    async def main():
+        procs = this_host().spawn_procs({"gpus": 2})
+        mesh = procs.spawn("local", Local, abs)
+        assert list(await mesh.apply.call(-1)) == [1, 1]
+        return procs, mesh, *Channel.open()
+
+    async def again(*made):
+        async with this_host().spawn_procs() as procs:
+            refuse_all(*made)
+            assert await procs.spawn("local", Local, abs).apply.call_one(-1) == 1
+
+    for loop in (None, asyncio.new_event_loop()):
+        if loop is None:
+            procs, mesh, port, receiver = asyncio.run(main())
+        else:
+            procs, mesh, port, receiver = loop.run_until_complete(main())
+            loop.close()
+        refuse_all(procs, mesh, port)
+        thread = threading.Thread(target=refuse_all, args=(procs, mesh, port))
+        thread.start()
+        thread.join()
+        assert [thread.name for thread in threading.enumerate()] == ["MainThread"]
+        asyncio.run(again(procs, mesh, port))
+        del receiver
+
+
+def refuse_all(procs, mesh, port):
+    one = mesh.slice(gpus=0)
+    acts = (
+        procs.stop, procs.states, procs.ready, procs.wait, procs.restart, procs.events, mesh.stop, mesh.states,
+        procs.__enter__, lambda: procs.spawn("more", Local, abs), lambda: procs.get_or_spawn("service", Local, abs),
+        lambda: mesh.apply.call(1), lambda: mesh.apply.broadcast(1), lambda: mesh.apply.choose(1), lambda: mesh.count.stream(1),
+        lambda: one.apply.call_one(1), lambda: monitor(one), lambda: port.send(1),
+        Accumulator(mesh.apply, 0, max).accumulate,
+    )  # fmt: skip
+    for at, act in enumerate(acts):
+        try:
+            done = act()
+        except StoppedError:
+            continue
+        raise AssertionError(f"act {at} was not refused: {done}")
 
 
 def forked():

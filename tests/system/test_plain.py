@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 PROGRAMS = (
-    "without_a_loop", "from_threads", "one_loop_after_the_other", "two_loops", "forked", "ends_its_children", "blocking_on_the_loop",
-    "leaves_calls_in_flight", "types_of_main", "tracebacks_of_main", "arguments_of_the_program",
-    "in_a_removed_directory", "whose_directory_goes",
+    "without_a_loop", "from_threads", "one_loop_after_the_other", "two_loops", "handles_of_an_ended_job", "forked",
+    "ends_its_children", "blocking_on_the_loop", "leaves_calls_in_flight", "types_of_main", "tracebacks_of_main",
+    "arguments_of_the_program", "in_a_removed_directory", "whose_directory_goes",
 )  # fmt: skip
 
 
