@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from roost.failure import Event, Restart
-    from roost.hearing import Unheard
     from roost.owned_actors import OwnedActors
     from roost.runtime import Runtime
     from roost.shape import Shape
+    from roost.unheard import Unheard
 
 __all__ = ["OwnedProcs"]
 

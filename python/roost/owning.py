@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from roost.failure import Event, Failure
-    from roost.hearing import Unheard
     from roost.looking import Doing
     from roost.runtime import Runtime
     from roost.shape import Shape
+    from roost.unheard import Unheard
 
 __all__ = ["ENDED", "NOTHING", "OwnedMesh", "noted"]
 
