@@ -183,7 +183,7 @@ class Calls:
         """A verb on a mesh that this process has stopped."""
         record = self.runtime.owned.get(mesh._id)
         reason = None if record is None else record.mesh_stopped
-        raise stopped_error(mesh._name, reason or "stopped")
+        raise stopped_error(mesh._name, reason or "its job has ended")
 
     # Answers that are not values -------------------------------------------------------------------------------------------
     def errored(self, sink: Sink, rank: int, payload: bytes) -> None:

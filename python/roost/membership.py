@@ -119,6 +119,11 @@ class Members:
         if len(self._names) > _NAMES_MAX:
             del self._names[next(iter(self._names))]
 
+    def job_ended(self) -> None:
+        """Verbs that were made for meshes of others are as useless as those of meshes of one's own."""
+        for mesh in self._names:
+            self._runtime.node.set_stopped(mesh)
+
     def note_self(self, mesh: str, shape: Shape, rank: int) -> None:
         """Learn this proc's own name."""
         self._places[self._runtime.proc] = (mesh, shape, rank)

@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from roost.runtime import Runtime
 
@@ -24,7 +24,7 @@ left_unheard: list[Exception] = []
 _current: Runtime | None = None
 # Where procs share the process (`roost.testing`): the runtime of the proc whose code runs now, None for the process's own.
 _choose: Callable[[], Runtime | None] | None = None
-# The drivers of the jobs that have ended in this process.
+# The drivers of the jobs that have ended in this process, and the procs that those spawned.
 _ended: set[int] = set()
 # Whether this process is a spare, which has no rank, and so no runtime, yet.
 _is_spare = False
@@ -57,9 +57,9 @@ def choose_by(choose: Callable[[], Runtime | None] | None) -> None:
     _choose = choose
 
 
-def job_ended(driver: int) -> None:
-    """What this driver's job has made is of no use any more, also in a later job."""
-    _ended.add(driver)
+def job_ended(makers: Iterable[int]) -> None:
+    """What these have made is of no use any more, also in a later job."""
+    _ended.update(makers)
 
 
 def current(preload: Sequence[str] | None = None) -> Runtime:

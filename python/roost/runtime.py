@@ -239,13 +239,14 @@ class Runtime:
                     mesh.job_ended()
         for mesh in self.owned.values():
             mesh.mark_stopped("its job has ended")
+        self.members.job_ended()
         self.sharing.close()
         control, self.control = self.control, cast("Control", _Ended())
         control.close()
         # With the last reference its descriptors go, however long something holds this runtime.
         del control
         if self.is_driver:
-            process.job_ended(self.proc)
+            process.job_ended((self.proc, *self.members.owned))
         if process.running() is self:
             process.install(None)
             _config.release()

@@ -39,6 +39,11 @@ class Local(Actor):
         await asyncio.sleep(seconds)
         return "lingered"
 
+    @endpoint
+    async def nest(self):
+        procs = this_host().spawn_procs({"gpus": 2})
+        return procs, await procs.spawn("nested", Local, self.function)
+
 
 class Forking(Actor):
     """Its children are ended as a pool ends its workers."""
@@ -293,25 +298,32 @@ def handles_of_an_ended_job():
         procs = this_host().spawn_procs({"gpus": 2})
         mesh = procs.spawn("local", Local, abs)
         assert list(await mesh.apply.call(-1)) == [1, 1]
-        return procs, mesh, *Channel.open()
+        nested = await mesh.slice(gpus=0).nest.call_one()
+        assert list(await nested[1].apply.call(-1)) == [1, 1]
+        port, receiver = Channel.open()
+        return [(procs, mesh, port), (*nested, port)], receiver
 
-    async def again(*made):
+    def refused(made):
+        for one in made:
+            refuse_all(*one)
+
+    async def again(made):
         async with this_host().spawn_procs() as procs:
-            refuse_all(*made)
+            refused(made)
             assert await procs.spawn("local", Local, abs).apply.call_one(-1) == 1
 
     for loop in (None, asyncio.new_event_loop()):
         if loop is None:
-            procs, mesh, port, receiver = asyncio.run(main())
+            made, receiver = asyncio.run(main())
         else:
-            procs, mesh, port, receiver = loop.run_until_complete(main())
+            made, receiver = loop.run_until_complete(main())
             loop.close()
-        refuse_all(procs, mesh, port)
-        thread = threading.Thread(target=refuse_all, args=(procs, mesh, port))
+        refused(made)
+        thread = threading.Thread(target=refused, args=(made,))
         thread.start()
         thread.join()
         assert [thread.name for thread in threading.enumerate()] == ["MainThread"]
-        asyncio.run(again(procs, mesh, port))
+        asyncio.run(again(made))
         del receiver
 
 
