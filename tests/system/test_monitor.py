@@ -248,8 +248,10 @@ async def _await(ref):
 async def test_a_deadline_of_the_caller_is_not_that_of_a_monitor():
     async with this_host().spawn_procs({"gpus": 2}) as procs:
         asker = procs.slice(gpus=0).spawn("asker", Asker)
-        await asker.keep_monitors.options(timeout=0.2).call_one(procs.slice(gpus=1), 1)
-        await asyncio.sleep(0.3)
+        await procs.ready()
+        await asker.ready()
+        await asker.keep_monitors.options(timeout=1.0).call_one(procs.slice(gpus=1), 1)
+        await asyncio.sleep(1.1)
         await procs.slice(gpus=1).stop("later")
         (told,) = await asker.kept_monitors.call_one()
         assert told.item().reason == "later"
