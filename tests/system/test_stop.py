@@ -51,6 +51,7 @@ class Tidy(Actor):
 
     @endpoint
     async def stubborn(self, seconds):
+        self.write("began")
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             try:
@@ -179,6 +180,7 @@ async def test_who_is_killed_by_others_while_it_stops_was_not_stuck(tmp_path, ca
     await tidy.ready()
     pid = (await procs.states()).item().pid
     tidy.stubborn.broadcast(60)
+    await until(lambda: "tidy began" in lines(tmp_path / "log"))
     stopping = asyncio.ensure_future(procs.stop("enough"))
     await until(lambda: "tidy not yet" in lines(tmp_path / "log"))
     os.kill(pid, signal.SIGKILL)
