@@ -26,9 +26,9 @@ __all__ = ["Hearing", "failures_in", "raise_unheard"]
 
 _logger = logging.getLogger("roost")
 
-# Failures that are remembered, so that all who hear of one get the same object: of those that were heard of the newest, of
-# the others more.
-_HEARD_MAX = 256
+# Failures that are remembered, so that all who hear of one get the same object: the newest, and more of those that somebody
+# has to hear of yet.
+_REMEMBERED_MAX = 64
 _FAILURES_MAX = 10_000
 # How long a failure may be unheard before a warning tells of it: whoever awaits one hears of it a few turns of the loop later.
 _WARNING_S = 1.0
@@ -104,6 +104,7 @@ class Hearing:
     # Climbing ----------------------------------------------------------------------------------------------------------
     def escalate(self, mesh: OwnedMesh, rank: int, unheard: Unheard) -> None:
         """A failure that no policy mends goes to the mesh's hook, else to the owner."""
+        unheard.climbs = True
         scope = Context()
         if mesh.owner_runner is not None:
             scope.run(handling.set, mesh.owner_runner)
@@ -229,10 +230,11 @@ def _hook(mesh: OwnedMesh, owner: Runner | None) -> Callable[[Failure], Any] | N
 
 
 def _bound(known: dict[Any, Unheard]) -> None:
-    """Forget the oldest, when there are too many: of those that nobody has heard of only when they are far too many."""
-    if len(known) > _HEARD_MAX:
+    """Forget the oldest, when there are too many; those that somebody has to hear of only when they are far too many."""
+    if len(known) > _REMEMBERED_MAX:
         oldest, one = next(iter(known.items()))
-        if one.heard or len(known) > _FAILURES_MAX:
+        is_mended = not one.climbs and not one.may_be_heard
+        if one.heard or is_mended or len(known) > _FAILURES_MAX:
             del known[oldest]
         else:
             # Looked at again after the others.

@@ -28,7 +28,7 @@ class Carrier(Protocol):
 class Unheard:
     """A failure that somebody must hear of: a caller that got it, a hook that handled it, or else the end of the mesh."""
 
-    __slots__ = ("_carriers", "_heard", "_original", "_with", "climbing", "failure", "refused", "undecided")
+    __slots__ = ("_carriers", "_heard", "_original", "_with", "climbing", "climbs", "failure", "refused", "undecided")
 
     def __init__(self, failure: Failure, original: bytes | None = None) -> None:
         self.failure = failure
@@ -36,6 +36,8 @@ class Unheard:
         self._heard = False
         # What a hook said that did not handle it.
         self.refused = ""
+        # Whether no policy mends it.
+        self.climbs = False
         # The task that asks hooks, while it does.
         self.climbing: asyncio.Task[None] | None = None
         # What is to be done once nobody can look at it any more, while somebody can.
