@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from roost.errors import DeadlockError
 
@@ -54,8 +55,8 @@ class Deadlocks:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        # By call to several ranks: those by which word has come. One that may still answer, or fail, ends the wait.
-        self._stuck: dict[int, set[int]] = {}
+        # By the reply of several ranks: those by which word has come. One that may still answer, or fail, ends the wait.
+        self._stuck: WeakKeyDictionary[asyncio.Future[Any], set[int]] = WeakKeyDictionary()
 
     def suspect(
         self,
@@ -100,7 +101,6 @@ class Deadlocks:
             return
         reply = runtime.node.sink(word.call)
         if not isinstance(reply, asyncio.Future) or reply.done():
-            self._stuck.pop(word.call, None)
             return
         if not word.cycle:
             self._fail(word)
@@ -126,7 +126,7 @@ class Deadlocks:
         ranks = reply.open_ranks()
         if len(ranks) == 1:
             return True
-        stuck = self._stuck.setdefault(word.call, set())
+        stuck = self._stuck.setdefault(reply, set())
         stuck.add(word.rank)
         return stuck.issuperset(ranks)
 

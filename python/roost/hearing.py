@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from roost.errors import ActorDied, MeshError, StoppedError
 from roost.unheard import Unheard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from roost.failure import Failure
     from roost.owning import OwnedMesh
@@ -91,10 +92,9 @@ class Hearing:
 
     def reply_dropped(self, error: BaseException, *, heard: bool) -> None:
         """A reply with an error was dropped; `heard` says whether anyone had looked."""
-        failures = list(failures_in(error))
         if heard:
             self.got(error)
-        elif failures:
+        elif next(failures_in(error), None) is not None:
             self.missed(error)
         elif not self._runtime.closed and not _is_own_stop(error):
             _logger.warning("a call failed and nobody awaited its reply: %r", error)
@@ -170,7 +170,7 @@ class Hearing:
         return cause is not None and id(cause) in self._known and self._known[id(cause)].heard
 
     async def settled(self, unheard: Iterable[Unheard] | None = None) -> None:
-        """Wait until hooks have had their say about these failures, or about all of this process's."""
+        """Wait until hooks have had their say about these failures, or about all of this process's: for the grace at most."""
         if unheard is None:
             unheard = [one for mesh in self._runtime.owned.values() for one in mesh.unheard]
         # What was dropped at the very end is decided in the next turn, and may climb.
@@ -178,8 +178,12 @@ class Hearing:
         unheard = list(unheard)
         for one in unheard:
             one.decide(last=True)
-        while climbing := [one.climbing for one in unheard if one.climbing is not None and not one.climbing.done()]:
-            await asyncio.wait(climbing)
+        with suppress(TimeoutError):  # a hook that does not end has not handled anything
+            async with asyncio.timeout(self._runtime.config.grace_s):
+                while climbing := [
+                    one.climbing for one in unheard if one.climbing is not None and not one.climbing.done()
+                ]:
+                    await asyncio.wait(climbing)
 
     def unheard(self) -> list[Failure]:
         """Failures of the driver's meshes that nobody has heard of."""
@@ -248,7 +252,7 @@ def _is_own_stop(error: BaseException) -> bool:
     return isinstance(error, StoppedError)
 
 
-def failures_in(error: BaseException) -> Iterable[Failure]:
+def failures_in(error: BaseException) -> Iterator[Failure]:
     """The deaths that an error tells of."""
     if isinstance(error, ActorDied):
         yield error.failure

@@ -109,8 +109,11 @@ class Mesh:
         """The same ranks with dimensions of other names."""
         return self._view(self._shape.rename(**names))
 
-    def _view(self, shape: Shape) -> Self:
-        raise NotImplementedError
+    if TYPE_CHECKING:
+
+        def _view(self, shape: Shape) -> Self:
+            """The same mesh, seen in this shape: each kind makes its own."""
+            ...
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and other._id == self._id and other._shape == self._shape

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pickle
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from roost.owned_actors import OwnedActors
     from roost.runtime import Runtime
 
 __all__ = ["News", "Word", "life", "proc_incarnation"]
@@ -70,7 +73,8 @@ class News:
 
     def hear(self, _mesh: int, _sender: int, _ranks: list[tuple[int, int]], payload: bytes) -> None:
         """A process says how some actors in it are."""
-        owned = self._runtime.owned
+        # Actors alone have news; the host tells of procs.
+        owned = cast("Mapping[int, OwnedActors]", self._runtime.owned)
         pid, incarnation, fresh, words = pickle.loads(payload)
         first = life(incarnation, 0)
         for mesh, rank in _FRESH.iter_unpack(fresh):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from abc import ABC, abstractmethod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
@@ -47,7 +47,7 @@ def noted(known: Mapping[int, V], rank: int, value: V) -> Mapping[int, V]:
     return {rank: value}
 
 
-class OwnedMesh:
+class OwnedMesh(ABC):
     """One mesh that this process owns."""
 
     __slots__ = (
@@ -123,12 +123,6 @@ class OwnedMesh:
     def has_gone(self, rank: int) -> bool:
         """Whether nothing is left of a rank."""
         return self._states[rank] in ENDED
-
-    def hear_news(
-        self, pid: int, state: str, rank: int, reason: str, life: int, incarnation: int, packed: bytes | None
-    ) -> None:
-        """A process says how a rank in it is."""
-        raise NotImplementedError
 
     def set_state(
         self, rank: int, state: str, *, reason: str = "", failure: Failure | None = None, incarnation: int | None = None
@@ -269,9 +263,9 @@ class OwnedMesh:
             self.mesh_stopped = reason
             self.runtime.node.set_stopped(self.id)
 
+    @abstractmethod
     def stop_ranks(self, ranks: list[int], reason: str) -> None:
         """Have these ranks stopped."""
-        raise NotImplementedError
 
     def restart(self, shape: Shape, reason: str) -> Reply[None]:
         """Start the next incarnation of these ranks; done when they are up."""
@@ -296,9 +290,9 @@ class OwnedMesh:
         self.runtime.on_loop(begin)
         return reply
 
+    @abstractmethod
     def restart_ranks(self, ranks: list[int], reason: str) -> None:
         """Have these ranks started anew."""
-        raise NotImplementedError
 
     async def leave(self, shape: Shape, error: BaseException | None, *, entering: bool = False) -> None:
         """The end of an `async with`: stop, then raise what nobody has heard of, together with the body's own error.
@@ -316,9 +310,7 @@ class OwnedMesh:
             await stopping
             raise
         if self.entered == 0:
-            with suppress(TimeoutError):  # a hook that does not end has not handled anything
-                async with asyncio.timeout(self.runtime.config.grace_s):
-                    await self.runtime.hearing.settled(self.all_unheard())
+            await self.runtime.hearing.settled(self.all_unheard())
             self._raise_unheard(error, entering=entering)
 
     def _raise_unheard(self, error: BaseException | None, *, entering: bool) -> None:

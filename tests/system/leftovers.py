@@ -28,7 +28,7 @@ def processes():
 
 
 def started_here():
-    """Processes that tests of this session started, zombies of ours included."""
+    """Processes that this run of the tests started, zombies of ours included."""
     found = {}
     for pid in processes():
         seen = stat(pid)

@@ -76,6 +76,9 @@ class Mesh(OwnedMesh):
         for rank in ranks:
             self.set_state(rank, "stopped", reason=reason)
 
+    def restart_ranks(self, ranks, reason):
+        raise AssertionError("no run asks for a restart")
+
 
 class World:
     def __init__(self, seed, loop):
