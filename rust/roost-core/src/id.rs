@@ -113,6 +113,12 @@ random_id! {
 }
 
 random_id! {
+    /// One life of a host's agent. Drawn at random by it, so that no address is needed to tell two hosts apart, and one
+    /// that was given up does not come back.
+    HostId, "host", "host-", "host- and 16 lower-case hexadecimal digits, not all zero"
+}
+
+random_id! {
     /// One mesh, of procs or of actors. Drawn at random by the proc that makes it.
     MeshId, "mesh", "mesh-", "mesh- and 16 lower-case hexadecimal digits, not all zero"
 }
