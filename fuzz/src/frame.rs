@@ -1,5 +1,5 @@
 use roost_core::session::{Session, SessionConfig};
-use roost_core::wire::{Content, Frame, FrameHeader, Part, frame_length_hint};
+use roost_core::wire::{Content, Control, Frame, FrameHeader, Part, frame_length_hint};
 
 /// Any bytes are read or refused; what is read can be written, and is then read as the same.
 pub fn frame(data: &[u8]) {
@@ -26,6 +26,8 @@ pub fn frame(data: &[u8]) {
         Content::Credit(credit) => again(&frame, &credit, &[]),
         Content::PortClose(close) => again(&frame, &close, &[]),
         Content::Goodbye(goodbye) => again(&frame, &goodbye, &[]),
+        Content::Control(bytes) => again(&frame, &Control, &[Part::Inline(bytes)]),
+        Content::Bulk(bulk, piece) => again(&frame, &bulk, &[Part::Inline(piece)]),
         Content::Ack => {}
     }
 }

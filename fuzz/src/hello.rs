@@ -16,6 +16,7 @@ pub fn hello(data: &[u8]) {
         })),
         proc: ProcId::new(1).expect("not zero"),
         incarnation: Incarnation(0),
+        to: None,
     };
     match Hello::decode(bytes, &ours) {
         Ok(theirs) => {
@@ -25,7 +26,7 @@ pub fn hello(data: &[u8]) {
             );
             let (written, mut read) = (theirs.encode(), *bytes);
             read[20..24].fill(0);
-            read[52..].fill(0);
+            read[60..].fill(0);
             assert_eq!(written, read);
             let fits = theirs.expect(ours.proc, ours.incarnation).is_ok();
             assert_eq!(

@@ -12,6 +12,10 @@ pub const INLINE_BYTES_MAX: usize = FRAME_BODY_BYTES_MAX - (4 << 20);
 /// receiver map.
 pub const MESSAGE_BYTES_MAX: u64 = 4 << 30;
 
+/// One piece of a part that travels ahead of its frame: other messages go between two of them, and a receiver that has
+/// lost its connection gets at most this much again.
+pub const BULK_PIECE_BYTES_MAX: usize = 1 << 20;
+
 /// Parts of one message: the count is two bytes on the wire.
 pub const MESSAGE_PARTS_MAX: usize = 65_535;
 

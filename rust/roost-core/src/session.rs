@@ -18,7 +18,7 @@ use std::ops::ControlFlow;
 
 use crate::limits;
 use crate::wire::frame::{FLAG_ACK_WANTED, measure_body, write_body};
-use crate::wire::{EncodeError, Frame, FrameHead, FrameHeader, Kind, Part, ProtocolError};
+use crate::wire::{EncodeError, Frame, FrameHead, FrameHeader, Kind, Part, ProtocolError, Tail};
 use log::Log;
 
 /// What a session is made with; [`limits`] has the usual values.
@@ -124,7 +124,7 @@ impl Session {
     pub fn push<H: FrameHeader>(&mut self, header: &H, parts: &[Part<'_>]) -> Result<u64, SessionError> {
         let size = measure_body(header, parts)?;
         let length = FrameHead::BYTES + size.body as usize;
-        if H::HAS_PARTS {
+        if !matches!(H::TAIL, Tail::Nothing) {
             self.make_room(length)?;
         }
         let sequence = self.last_sequence + 1;

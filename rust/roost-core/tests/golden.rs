@@ -4,9 +4,9 @@
 use roost_core::id::{Incarnation, JobId, MeshId, ProcId};
 use roost_core::session::{Session, SessionConfig};
 use roost_core::wire::{
-    Cancel, Chain, ChainBuffer, ChainLink, Content, Credit, CreditTarget, Frame, FrameHeader, Goodbye, Hello,
-    HelloError, MessageHeader, OneRun, Part, PortClose, PortItem, ReplyHeader, ReplyStatus, Resume, Run,
-    RunsBuffer, SegmentPart, Version,
+    Bulk, BulkPart, Cancel, Chain, ChainBuffer, ChainLink, Content, Control, Credit, CreditTarget, Frame,
+    FrameHeader, Goodbye, Hello, HelloError, MessageHeader, OneRun, Part, PortClose, PortItem, ProtocolError,
+    ReplyHeader, ReplyStatus, Resume, Run, RunsBuffer, SegmentPart, Version,
 };
 
 /// Each line is a name and the bytes in hexadecimal.
@@ -73,10 +73,17 @@ fn hello() {
         job,
         proc: proc(0x0102_0304_0506_0708),
         incarnation: Incarnation(9),
+        to: None,
     };
     assert_eq!(hex(&hello.encode()), hex(&golden("hello")));
     let bytes: [u8; Hello::BYTES] = golden("hello").try_into().expect("64 bytes");
     assert_eq!(Hello::decode(&bytes, &hello), Ok(hello));
+    let called = Hello {
+        to: ProcId::new(0x1112_1314_1516_1718),
+        ..hello
+    };
+    assert_eq!(hex(&called.encode()), hex(&golden("hello-to")));
+    assert_eq!(Hello::decode(&called.encode(), &hello), Ok(called));
 
     assert_eq!(hello.expect(hello.proc, Incarnation(9)), Ok(()));
     assert!(matches!(
@@ -116,7 +123,10 @@ fn hello() {
         error.to_string(),
         "roost 0.1.0 (protocol 1.0, python 3.11) cannot talk to roost 0.1.0 (protocol 2.0, python 3.11)"
     );
+}
 
+#[test]
+fn resume() {
     let resume = Resume {
         session: 0x1122_3344_5566_7788,
         connection: 3,
@@ -278,6 +288,63 @@ fn what_flows_back() {
     };
     check("goodbye", &goodbye, &[], |content| {
         assert_eq!(content, Content::Goodbye(goodbye));
+    });
+}
+
+#[test]
+fn parts_that_travel_ahead() {
+    let bulk = Bulk {
+        bulk: 0xa1,
+        length: 0xa2,
+        offset: 0xa0,
+        given_up: false,
+    };
+    check("bulk", &bulk, &[Part::Inline(b"xy")], |content| {
+        assert_eq!(content, Content::Bulk(bulk, b"xy"));
+    });
+    let given_up = Bulk {
+        given_up: true,
+        ..bulk
+    };
+    check("bulk-given-up", &given_up, &[Part::Inline(b"")], |content| {
+        assert_eq!(content, Content::Bulk(given_up, b""));
+    });
+    let item = PortItem { port: 0x71, flags: 0 };
+    let parts = [
+        Part::Inline(b"pickle"),
+        Part::Bulk(BulkPart {
+            bulk: 0xa1,
+            length: 0xa2,
+        }),
+    ];
+    check("port-item-bulk", &item, &parts, |content| {
+        let Content::PortItem(read, read_parts) = content else {
+            panic!("an item")
+        };
+        assert_eq!((read, read_parts.bytes()), (item, 0xa2 + 6));
+        assert!(read_parts.iter().eq(parts));
+    });
+}
+
+#[test]
+fn a_piece_lies_within_its_part() {
+    let bytes = golden("bulk");
+    let refused = |at: usize, value: u8| {
+        let mut bytes = bytes.clone();
+        bytes[at] = value;
+        Frame::decode(&bytes).expect_err("no such piece")
+    };
+    // Past the end, of no part, and given up with bytes.
+    assert!(matches!(refused(48, 0xa1), ProtocolError::BadBulk { .. }));
+    assert_eq!(refused(32, 0), ProtocolError::ZeroId { field: "bulk" });
+    assert!(matches!(refused(5, 1), ProtocolError::BadBulk { .. }));
+    assert!(matches!(refused(46, 1), ProtocolError::TooMany { .. }));
+}
+
+#[test]
+fn control_connections() {
+    check("control", &Control, &[Part::Inline(b"word")], |content| {
+        assert_eq!(content, Content::Control(b"word"));
     });
 }
 

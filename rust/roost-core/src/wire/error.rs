@@ -104,6 +104,18 @@ pub enum ProtocolError {
         /// The byte that was read.
         value: u8,
     },
+    /// A piece that cannot be one of its part.
+    #[error("{piece} bytes at {offset} cannot be a piece of part {bulk} with {length} bytes")]
+    BadBulk {
+        /// The part's number.
+        bulk: u64,
+        /// How long the part is said to be.
+        length: u64,
+        /// Where the piece is said to lie in it.
+        offset: u64,
+        /// Bytes of the piece.
+        piece: u64,
+    },
     /// The inline parts do not fill the rest of the body exactly.
     #[error("the parts table has {table} inline bytes, the body {body}")]
     PartsMismatch {

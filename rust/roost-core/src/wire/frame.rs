@@ -1,5 +1,6 @@
 //! The frame: a head of 32 bytes, the header of its kind, the inline parts.
 
+use super::bulk::Bulk;
 use super::bytes::{put, u32_at, u64_at};
 use super::parts::{self, Part, Parts};
 use super::reply::{Cancel, Credit, Goodbye, PortClose, PortItem, ReplyHeader};
@@ -26,6 +27,10 @@ pub enum Kind {
     PortClose = 7,
     /// The sender stops.
     Goodbye = 8,
+    /// What the two ends of a host's control connection say to each other.
+    Control = 9,
+    /// A piece of a part that is too large for its frame.
+    Bulk = 10,
 }
 
 impl Kind {
@@ -40,6 +45,8 @@ impl Kind {
             6 => Self::PortItem,
             7 => Self::PortClose,
             8 => Self::Goodbye,
+            9 => Self::Control,
+            10 => Self::Bulk,
             kind => return Err(ProtocolError::UnknownKind { kind }),
         })
     }
@@ -150,12 +157,23 @@ pub(super) mod sealed {
     pub trait Sealed {}
 }
 
+/// What follows the fields of a header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tail {
+    /// Nothing.
+    Nothing,
+    /// One inline part, which fills the rest of the body.
+    Bytes,
+    /// A table of parts, then those that are inline.
+    Parts,
+}
+
 /// The header of one kind of frame, as it is sent.
 pub trait FrameHeader: sealed::Sealed {
     /// The kind of frame that it heads.
     const KIND: Kind;
-    /// Whether a parts table ends the header.
-    const HAS_PARTS: bool = false;
+    /// What follows it.
+    const TAIL: Tail = Tail::Nothing;
 
     /// Bits of the kind, in the frame's head.
     #[inline]
@@ -185,11 +203,20 @@ pub(crate) struct BodySize {
 #[inline]
 pub(crate) fn measure_body<H: FrameHeader>(header: &H, parts: &[Part<'_>]) -> Result<BodySize, EncodeError> {
     debug_assert!(
-        H::HAS_PARTS || parts.is_empty(),
+        match H::TAIL {
+            Tail::Nothing => parts.is_empty(),
+            Tail::Bytes => matches!(parts, [Part::Inline(_)]),
+            Tail::Parts => true,
+        },
         "parts are given to kinds that carry them"
     );
     let parts = parts::measure(parts)?;
-    let header = header.length()? + parts.table;
+    let table = if matches!(H::TAIL, Tail::Parts) {
+        parts.table
+    } else {
+        0
+    };
+    let header = header.length()? + table;
     let length = (header as u64).saturating_add(parts.inline);
     if length > limits::FRAME_BODY_BYTES_MAX as u64 {
         return Err(EncodeError::FrameTooLarge { length });
@@ -208,8 +235,10 @@ pub(crate) fn measure_body<H: FrameHeader>(header: &H, parts: &[Part<'_>]) -> Re
 )]
 pub(crate) fn write_body<H: FrameHeader>(header: &H, parts: &[Part<'_>], out: &mut Vec<u8>) {
     header.write(parts.len() as u16, out);
-    if H::HAS_PARTS {
+    if matches!(H::TAIL, Tail::Parts) {
         parts::write_table(parts, out);
+    }
+    if !matches!(H::TAIL, Tail::Nothing) {
         parts::write_inline(parts, out);
     }
 }
@@ -233,6 +262,10 @@ pub enum Content<'a> {
     PortClose(PortClose),
     /// The sender stops.
     Goodbye(Goodbye),
+    /// What the two ends of a host's control connection say to each other.
+    Control(&'a [u8]),
+    /// A piece of a part that is too large for its frame.
+    Bulk(Bulk, &'a [u8]),
 }
 
 /// One frame, borrowed from the bytes it was read from.
@@ -289,6 +322,8 @@ impl<'a> Frame<'a> {
             }
             Kind::PortClose => Content::PortClose(PortClose::decode(head.flags, header)?),
             Kind::Goodbye => Content::Goodbye(Goodbye::decode(header)?),
+            Kind::Control => Content::Control(inline),
+            Kind::Bulk => Content::Bulk(Bulk::decode(head.flags, header, inline.len())?, inline),
         };
         Ok(Self { head, content })
     }

@@ -105,6 +105,9 @@ pub struct Hello {
     pub proc: ProcId,
     /// Which life of the sender.
     pub incarnation: Incarnation,
+    /// Where a host takes connections for its procs: the proc that is called; none for the host itself, and on a
+    /// connection that has reached its proc.
+    pub to: Option<ProcId>,
 }
 
 impl Hello {
@@ -124,6 +127,7 @@ impl Hello {
         put(&mut bytes, 24, self.job.0);
         put(&mut bytes, 40, self.proc.get().to_le_bytes());
         put(&mut bytes, 48, self.incarnation.0.to_le_bytes());
+        put(&mut bytes, 52, self.to.map_or(0, ProcId::get).to_le_bytes());
         bytes
     }
 
@@ -163,6 +167,7 @@ impl Hello {
             job,
             proc,
             incarnation: Incarnation(u32_at(bytes, 48)),
+            to: ProcId::new(u64_at(bytes, 52)),
         })
     }
 

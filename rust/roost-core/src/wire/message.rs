@@ -1,7 +1,7 @@
 //! Messages to actors: calls and broadcasts.
 
 use super::bytes::{put, u16_at, u64_at};
-use super::frame::{FrameHeader, Kind, sealed};
+use super::frame::{FrameHeader, Kind, Tail, sealed};
 use super::{Chain, EncodeError, Parts, ProtocolError, Runs};
 use crate::id::MeshId;
 use crate::limits;
@@ -33,7 +33,7 @@ impl sealed::Sealed for MessageHeader<'_> {}
 
 impl FrameHeader for MessageHeader<'_> {
     const KIND: Kind = Kind::Message;
-    const HAS_PARTS: bool = true;
+    const TAIL: Tail = Tail::Parts;
 
     #[inline]
     fn flags(&self) -> u8 {

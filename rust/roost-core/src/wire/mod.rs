@@ -10,8 +10,10 @@
 //! | `message`, `runs`, `chain` | a message: to which actors, on whose behalf |
 //! | `reply` | replies, cancels, credit, ports, goodbyes |
 //! | `parts` | the values that they carry |
+//! | `bulk` | parts that travel ahead of their frame, in pieces; frames of control connections |
 //! | `bytes`, `error` | numbers in bytes; what is wrong with bytes |
 
+pub mod bulk;
 mod bytes;
 pub mod chain;
 mod error;
@@ -22,11 +24,12 @@ pub mod parts;
 pub mod reply;
 pub mod runs;
 
+pub use bulk::{Bulk, Control};
 pub use chain::{Chain, ChainBuffer, ChainLink};
 pub use error::{EncodeError, ProtocolError};
-pub use frame::{Content, Frame, FrameHead, FrameHeader, Kind, frame_length_hint};
+pub use frame::{Content, Frame, FrameHead, FrameHeader, Kind, Tail, frame_length_hint};
 pub use hello::{Hello, HelloError, Resume, Version};
 pub use message::MessageHeader;
-pub use parts::{Part, Parts, SegmentPart};
+pub use parts::{BulkPart, Part, Parts, SegmentPart};
 pub use reply::{Cancel, Credit, CreditTarget, Goodbye, PortClose, PortItem, ReplyHeader, ReplyStatus};
 pub use runs::{OneRun, Run, Runs, RunsBuffer};

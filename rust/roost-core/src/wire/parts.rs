@@ -6,8 +6,10 @@ use crate::limits;
 
 const TAG_INLINE: u8 = 0;
 const TAG_SEGMENT: u8 = 1;
+const TAG_BULK: u8 = 2;
 const INLINE_ENTRY_BYTES: usize = 9;
 const SEGMENT_ENTRY_BYTES: usize = 29;
+const BULK_ENTRY_BYTES: usize = 17;
 
 /// A part that lies in shared memory, which the receiver has mapped or will map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -22,6 +24,15 @@ pub struct SegmentPart {
     pub length: u64,
 }
 
+/// A part that has travelled ahead, in pieces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BulkPart {
+    /// Its number, as its [`super::Bulk`]s give it.
+    pub bulk: u64,
+    /// How many bytes it has.
+    pub length: u64,
+}
+
 /// One part of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part<'a> {
@@ -29,6 +40,8 @@ pub enum Part<'a> {
     Inline(&'a [u8]),
     /// The bytes lie in shared memory.
     Segment(SegmentPart),
+    /// The bytes came before.
+    Bulk(BulkPart),
 }
 
 impl Part<'_> {
@@ -38,6 +51,7 @@ impl Part<'_> {
         match self {
             Self::Inline(bytes) => bytes.len() as u64,
             Self::Segment(segment) => segment.length,
+            Self::Bulk(bulk) => bulk.length,
         }
     }
 }
@@ -66,6 +80,7 @@ pub(super) fn measure(parts: &[Part<'_>]) -> Result<PartsSize, EncodeError> {
                 inline += bytes.len() as u64;
             }
             Part::Segment(_) => table += SEGMENT_ENTRY_BYTES,
+            Part::Bulk(_) => table += BULK_ENTRY_BYTES,
         }
     }
     EncodeError::check("bytes of parts", total, limits::MESSAGE_BYTES_MAX)?;
@@ -87,6 +102,12 @@ pub(super) fn write_table(parts: &[Part<'_>], out: &mut Vec<u8>) {
                 put(&mut entry, 9, segment.segment.to_le_bytes());
                 put(&mut entry, 17, segment.generation.to_le_bytes());
                 put(&mut entry, 21, segment.offset.to_le_bytes());
+                out.extend_from_slice(&entry);
+            }
+            Part::Bulk(bulk) => {
+                let mut entry = [TAG_BULK; BULK_ENTRY_BYTES];
+                put(&mut entry, 1, bulk.length.to_le_bytes());
+                put(&mut entry, 9, bulk.bulk.to_le_bytes());
                 out.extend_from_slice(&entry);
             }
         }
@@ -131,6 +152,7 @@ impl<'a> Parts<'a> {
                     });
                 }
                 Entry::Segment(entry) => u64_at(entry, 1),
+                Entry::Bulk(entry) => u64_at(entry, 1),
             };
             bytes = bytes.saturating_add(length);
             rest = after;
@@ -156,7 +178,7 @@ impl<'a> Parts<'a> {
         usize::from(self.count)
     }
 
-    /// Bytes of all parts, those in shared memory included: what credit counts.
+    /// Bytes of all parts, wherever they are: what credit counts.
     #[inline]
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -226,6 +248,10 @@ impl<'a> Iterator for PartsIter<'a> {
                 generation: u32_at(entry, 17),
                 offset: u64_at(entry, 21),
             })),
+            Entry::Bulk(entry) => Some(Part::Bulk(BulkPart {
+                length: u64_at(entry, 1),
+                bulk: u64_at(entry, 9),
+            })),
         }
     }
 
@@ -239,16 +265,21 @@ impl ExactSizeIterator for PartsIter<'_> {}
 enum Entry<'a> {
     Inline(&'a [u8; INLINE_ENTRY_BYTES]),
     Segment(&'a [u8; SEGMENT_ENTRY_BYTES]),
+    Bulk(&'a [u8; BULK_ENTRY_BYTES]),
 }
 
 /// One entry and what follows it. An unknown tag is split off as the shortest entry, for the caller to refuse.
 #[inline]
 fn split_entry(table: &[u8]) -> Option<(Entry<'_>, &[u8])> {
-    if *table.first()? == TAG_SEGMENT {
-        let (entry, rest) = table.split_first_chunk()?;
-        Some((Entry::Segment(entry), rest))
-    } else {
-        let (entry, rest) = table.split_first_chunk()?;
-        Some((Entry::Inline(entry), rest))
+    match *table.first()? {
+        TAG_SEGMENT => table
+            .split_first_chunk()
+            .map(|(entry, rest)| (Entry::Segment(entry), rest)),
+        TAG_BULK => table
+            .split_first_chunk()
+            .map(|(entry, rest)| (Entry::Bulk(entry), rest)),
+        _ => table
+            .split_first_chunk()
+            .map(|(entry, rest)| (Entry::Inline(entry), rest)),
     }
 }

@@ -1,7 +1,7 @@
 //! What flows back, and what needs no mailbox: replies, cancels, credit, ports, the goodbye.
 
 use super::bytes::{put, u16_at, u32_at, u64_at};
-use super::frame::{FrameHeader, Kind, sealed};
+use super::frame::{FrameHeader, Kind, Tail, sealed};
 use super::{EncodeError, Parts, ProtocolError};
 use crate::id::MeshId;
 
@@ -137,7 +137,7 @@ impl sealed::Sealed for ReplyHeader {}
 
 impl FrameHeader for ReplyHeader {
     const KIND: Kind = Kind::Reply;
-    const HAS_PARTS: bool = true;
+    const TAIL: Tail = Tail::Parts;
 
     #[inline]
     fn flags(&self) -> u8 {
@@ -259,7 +259,7 @@ impl sealed::Sealed for PortItem {}
 
 impl FrameHeader for PortItem {
     const KIND: Kind = Kind::PortItem;
-    const HAS_PARTS: bool = true;
+    const TAIL: Tail = Tail::Parts;
 
     fn flags(&self) -> u8 {
         self.flags

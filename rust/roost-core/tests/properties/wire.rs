@@ -4,9 +4,9 @@ use proptest::prelude::*;
 use roost_core::id::{Incarnation, JobId, MeshId, ProcId};
 use roost_core::session::{Session, SessionConfig};
 use roost_core::wire::{
-    Cancel, ChainBuffer, ChainLink, Content, Credit, CreditTarget, Frame, FrameHeader, Goodbye, Hello,
-    HelloError, MessageHeader, Part, PortClose, PortItem, ProtocolError, ReplyHeader, ReplyStatus, Run,
-    RunsBuffer, SegmentPart, Version, frame_length_hint,
+    Bulk, BulkPart, Cancel, ChainBuffer, ChainLink, Content, Control, Credit, CreditTarget, Frame,
+    FrameHeader, Goodbye, Hello, HelloError, MessageHeader, Part, PortClose, PortItem, ProtocolError,
+    ReplyHeader, ReplyStatus, Run, RunsBuffer, SegmentPart, Version, frame_length_hint,
 };
 
 /// A part with its own bytes.
@@ -14,6 +14,7 @@ use roost_core::wire::{
 enum Piece {
     Inline(Vec<u8>),
     Segment(SegmentPart),
+    Bulk(BulkPart),
 }
 
 impl Piece {
@@ -21,6 +22,7 @@ impl Piece {
         match self {
             Self::Inline(bytes) => Part::Inline(bytes),
             Self::Segment(segment) => Part::Segment(*segment),
+            Self::Bulk(bulk) => Part::Bulk(*bulk),
         }
     }
 }
@@ -29,6 +31,7 @@ fn piece() -> impl Strategy<Value = Piece> {
     let segment = (any::<u64>(), any::<u32>(), any::<u64>(), 0..1_u64 << 20);
     prop_oneof![
         vec(any::<u8>(), 0..200).prop_map(Piece::Inline),
+        (any::<u64>(), 0..1_u64 << 20).prop_map(|(bulk, length)| Piece::Bulk(BulkPart { bulk, length })),
         segment.prop_map(|(segment, generation, offset, length)| {
             Piece::Segment(SegmentPart {
                 segment,
@@ -209,6 +212,17 @@ proptest! {
     }
 
     #[test]
+    fn bytes_alone_come_out_as_they_went_in(
+        bulk in 1_u64.., offset in 0..1_u64 << 30, after in 0..1_u64 << 30, bytes in vec(any::<u8>(), 0..200),
+    ) {
+        let length = offset + bytes.len() as u64 + after;
+        let header = Bulk { bulk, length, offset, given_up: bytes.is_empty() };
+        let piece = [Piece::Inline(bytes.clone())];
+        round_trip(&header, &piece, |content| assert_eq!(content, Content::Bulk(header, &bytes)));
+        round_trip(&Control, &piece, |content| assert_eq!(content, Content::Control(&bytes)));
+    }
+
+    #[test]
     fn a_frame_is_read_whole_or_not_at_all(own in own_message()) {
         let bytes = write(&own, |_, _| {});
         for length in 0..bytes.len() {
@@ -235,11 +249,11 @@ proptest! {
 
     #[test]
     fn a_hello_comes_out_as_it_went_in(
-        job: [u8; 16], proc in 1_u64.., incarnation: u32, minor: u16, roost: (u16, u16, u16), python: (u8, u8),
+        job: [u8; 16], proc in 1_u64.., to: u64, incarnation: u32, minor: u16, roost: (u16, u16, u16), python: (u8, u8),
     ) {
         let version = Version { protocol_minor: minor, ..Version::ours(roost, python) };
         let proc = ProcId::new(proc).expect("not zero");
-        let hello = Hello { version, job: JobId(job), proc, incarnation: Incarnation(incarnation) };
+        let hello = Hello { version, job: JobId(job), proc, incarnation: Incarnation(incarnation), to: ProcId::new(to) };
         let ours = Hello { version: Version::ours((9, 9, 9), (3, 11)), ..hello };
         prop_assert_eq!(Hello::decode(&hello.encode(), &ours), Ok(hello));
     }
@@ -248,7 +262,7 @@ proptest! {
     fn no_bytes_make_a_hello_panic(bytes: [u8; 32], magic: bool, changed in 0..64_usize, value: u8) {
         let proc = ProcId::new(1).expect("not zero");
         let version = Version::ours((0, 1, 0), (3, 11));
-        let ours = Hello { version, job: JobId([1; 16]), proc, incarnation: Incarnation(0) };
+        let ours = Hello { version, job: JobId([1; 16]), proc, incarnation: Incarnation(0), to: None };
         let mut hello = ours.encode();
         hello[32..].copy_from_slice(&bytes);
         if magic {

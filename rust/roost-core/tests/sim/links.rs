@@ -20,6 +20,7 @@ fn hello(life: Life) -> Hello {
         job: JobId([7; 16]),
         proc: proc(life.0),
         incarnation: Incarnation(life.1),
+        to: None,
     }
 }
 

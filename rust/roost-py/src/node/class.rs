@@ -53,6 +53,7 @@ impl Node {
             job: JobId(job),
             proc: proc_id(proc)?,
             incarnation: Incarnation(incarnation),
+            to: None,
         };
         let state = State {
             own: proc,

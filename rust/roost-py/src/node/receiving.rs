@@ -184,7 +184,7 @@ impl State {
                     receiver: from.proc,
                 });
             }
-            Content::Goodbye(_) | Content::Ack => {}
+            Content::Goodbye(_) | Content::Ack | Content::Control(_) | Content::Bulk(..) => {}
         }
         ControlFlow::Continue(())
     }
@@ -264,6 +264,10 @@ impl State {
                 // Writable and the receiver's own.
                 WirePart::Inline(bytes) => {
                     rest.push(Part::Inline(PyByteArray::new(py, bytes).into_any().unbind()));
+                }
+                WirePart::Bulk(_) => {
+                    self.refusal = Some("a part that did not come".to_owned());
+                    return None;
                 }
                 WirePart::Segment(place) => {
                     let map = self.map.as_ref()?.get();
