@@ -9,6 +9,7 @@
 //! - [`session`]: numbering, acknowledging, replaying and dropping of doubles between two procs.
 //! - [`control`]: what procs and the agent of their host tell each other, apart from the data.
 //! - [`agent`]: which procs of a host live, and what to do when one ends; [`restart`] is its policy.
+//! - [`trust`]: how hosts of one job know each other, and the TLS between them.
 //! - [`credit`]: how many messages a sender may have in a mailbox, and what it may hold back itself.
 
 #![forbid(unsafe_code)]
@@ -22,4 +23,5 @@ pub mod id;
 pub mod limits;
 pub mod restart;
 pub mod session;
+pub mod trust;
 pub mod wire;

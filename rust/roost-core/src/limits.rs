@@ -128,3 +128,14 @@ pub const STARTED_SLOTS: u32 = 8_192;
 
 /// Requests in the hands of one template. Each carries ten descriptors, and the kernel bounds those in flight.
 pub const TEMPLATE_REQUESTS_MAX: usize = 16;
+
+/// What a peer may send before it has proved itself: a handshake with certificates of an own PKI is a third of it. It bounds
+/// what a stranger can make this side hold.
+pub const HANDSHAKE_BYTES_MAX: usize = 16 << 10;
+
+/// Certificates of an own PKI that one side shows, so that its handshake stays below [`HANDSHAKE_BYTES_MAX`].
+pub const PKI_CHAIN_BYTES_MAX: usize = 12 << 10;
+
+/// Plaintext that a connection between hosts has taken and not written, because the socket is full: four records of TLS, about
+/// what a socket takes at once.
+pub const SECURE_UNSENT_BYTES_MAX: usize = 64 << 10;

@@ -3,7 +3,7 @@
 use serde::de::{Deserialize, Deserializer, Error};
 use serde::ser::{Serialize, Serializer};
 
-use crate::id::{Incarnation, MeshId, ProcId};
+use crate::id::{HostId, Incarnation, JobId, MeshId, ProcId};
 
 macro_rules! as_nonzero_number {
     ($name:ident) => {
@@ -24,6 +24,7 @@ macro_rules! as_nonzero_number {
 
 as_nonzero_number!(ProcId);
 as_nonzero_number!(MeshId);
+as_nonzero_number!(HostId);
 
 impl Serialize for Incarnation {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -34,5 +35,17 @@ impl Serialize for Incarnation {
 impl<'de> Deserialize<'de> for Incarnation {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         u32::deserialize(deserializer).map(Self)
+    }
+}
+
+impl Serialize for JobId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for JobId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Deserialize::deserialize(deserializer).map(Self)
     }
 }
