@@ -10,16 +10,20 @@
 //! [`Session::undelivered`] gives what must go back to its senders. Between hosts [`Session::resume`] goes on over
 //! a new connection.
 
+mod bulks;
 mod log;
+mod shared;
 #[cfg(test)]
 mod tests;
 
 use std::ops::ControlFlow;
 
 use crate::limits;
-use crate::wire::frame::{FLAG_ACK_WANTED, measure_body, write_body};
-use crate::wire::{EncodeError, Frame, FrameHead, FrameHeader, Kind, Part, ProtocolError, Tail};
+use crate::wire::frame::{BodySize, FLAG_ACK_WANTED, measure_body, write_body};
+use crate::wire::{Bulk, EncodeError, Frame, FrameHead, FrameHeader, Kind, Part, ProtocolError, Tail};
+pub use bulks::Bulks;
 use log::Log;
+pub use shared::Shared;
 
 /// What a session is made with; [`limits`] has the usual values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,40 +129,69 @@ impl Session {
         let size = measure_body(header, parts)?;
         let length = FrameHead::BYTES + size.body as usize;
         if !matches!(H::TAIL, Tail::Nothing) {
-            self.make_room(length)?;
+            self.make_room(length, self.config.replay_bytes_max)?;
         }
-        let sequence = self.last_sequence + 1;
-        let head = FrameHead {
+        let head = self.next_head(header, size);
+        self.log.append(length, head.sequence, |out| {
+            head.write(out);
+            write_body(header, parts, out);
+        });
+        Ok(head.sequence)
+    }
+
+    /// Numbers a piece of a part that travels ahead of its frame; its bytes are not copied. Such pieces leave half of what
+    /// the session may keep to other frames. Returns the piece's number.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::push`].
+    pub fn push_bulk(&mut self, bulk: &Bulk, piece: Shared) -> Result<u64, SessionError> {
+        let size = measure_body(bulk, &[Part::Inline(piece.bytes())])?;
+        let here = FrameHead::BYTES + size.header as usize;
+        self.make_room(here + piece.length(), self.config.replay_bytes_max / 2)?;
+        let head = self.next_head(bulk, size);
+        self.log.append(here, head.sequence, |out| {
+            head.write(out);
+            bulk.write(0, out);
+        });
+        self.log.append_rest(piece);
+        Ok(head.sequence)
+    }
+
+    /// The head of the next numbered frame, which carries an acknowledgement of all that came.
+    #[inline]
+    fn next_head<H: FrameHeader>(&mut self, header: &H, size: BodySize) -> FrameHead {
+        self.last_sequence += 1;
+        self.owed = Owed::default();
+        FrameHead {
             body_length: size.body,
             header_length: size.header,
             kind: H::KIND,
             flags: header.flags(),
-            sequence,
+            sequence: self.last_sequence,
             acknowledged: self.received,
             epoch: self.epoch,
-        };
-        self.log.append(length, sequence, |out| {
-            head.write(out);
-            write_body(header, parts, out);
-        });
-        self.last_sequence = sequence;
-        self.owed = Owed::default();
-        Ok(sequence)
+        }
     }
 
     /// Whether a frame of this length, head included, would be taken now.
     #[inline]
     pub fn has_room(&self, length: usize) -> bool {
-        let alone = self.acknowledged == self.last_sequence;
-        alone || self.log.held().saturating_add(length) <= self.config.replay_bytes_max
+        self.has_room_within(length, self.config.replay_bytes_max)
     }
 
     #[inline]
-    fn make_room(&mut self, length: usize) -> Result<(), SessionError> {
-        if self.has_room(length) {
+    fn has_room_within(&self, length: usize, limit: usize) -> bool {
+        let alone = self.acknowledged == self.last_sequence;
+        alone || self.log.held().saturating_add(length) <= limit
+    }
+
+    #[inline]
+    fn make_room(&mut self, length: usize, limit: usize) -> Result<(), SessionError> {
+        if self.has_room_within(length, limit) {
             return Ok(());
         }
-        let (held, limit) = (self.log.held(), self.config.replay_bytes_max);
+        let held = self.log.held();
         // The peer may see no reason to acknowledge: little was sent, but the next frame is large.
         if !self.ack_asked {
             self.ack_asked = true;
@@ -254,15 +287,43 @@ impl Session {
                 if visit(Frame::decode_body(head, body)?).is_break() {
                     break;
                 }
-                self.received = head.sequence;
-                self.owed.frames += 1;
-                self.owed.bytes += head.frame_length() as u64;
+                self.take_in(head);
             } else {
                 self.receive_out_of_order(head)?;
             }
             consumed = end;
         }
         Ok(consumed)
+    }
+
+    /// Whether this is the head of the frame that comes next; of a double otherwise, or of a frame that is not numbered.
+    pub fn is_next(&self, head: &FrameHead) -> bool {
+        head.sequence == self.received + 1
+    }
+
+    /// Takes a frame whose body the caller has read by itself, to where it belongs, instead of passing it to
+    /// [`Session::receive`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::receive`].
+    pub fn receive_head(&mut self, now_ns: u64, head: FrameHead) -> Result<(), ProtocolError> {
+        self.apply_acknowledged(head.acknowledged)?;
+        if self.is_next(&head) {
+            self.take_in(head);
+            self.owed.since_ns.get_or_insert(now_ns);
+        } else {
+            self.receive_out_of_order(head)?;
+        }
+        self.log.trim(self.acknowledged);
+        Ok(())
+    }
+
+    #[inline]
+    fn take_in(&mut self, head: FrameHead) {
+        self.received = head.sequence;
+        self.owed.frames += 1;
+        self.owed.bytes += head.frame_length() as u64;
     }
 
     #[inline]

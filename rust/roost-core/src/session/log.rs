@@ -2,18 +2,38 @@
 
 use std::collections::VecDeque;
 
+use super::Shared;
 use crate::limits;
 use crate::wire::{Frame, FrameHead};
 
 #[derive(Debug)]
 struct Chunk {
     bytes: Vec<u8>,
+    /// The rest of the chunk's last frame, which lies elsewhere; nothing is appended after it.
+    rest: Option<Shared>,
     /// Bytes that were written to the connection.
     sent: usize,
     /// Highest sequence number in the chunk; 0 when it holds nothing but acknowledgements.
     last_sequence: u64,
     /// Whether the last frame is an acknowledgement that travels alone.
     ends_in_ack: bool,
+}
+
+impl Chunk {
+    #[inline]
+    fn length(&self) -> usize {
+        self.bytes.len() + self.rest.as_ref().map_or(0, Shared::length)
+    }
+
+    /// What is not written yet: here, and elsewhere.
+    #[inline]
+    fn unsent(&self) -> [&[u8]; 2] {
+        let here = self.bytes.get(self.sent..).unwrap_or_default();
+        let rest = self.rest.as_ref().map_or(&[][..], |rest| {
+            &rest.bytes()[self.sent.saturating_sub(self.bytes.len())..]
+        });
+        [here, rest]
+    }
 }
 
 #[derive(Debug, Default)]
@@ -30,7 +50,8 @@ impl Log {
     /// Appends one frame of this length; `sequence` is 0 for one that is not numbered.
     #[inline]
     pub(super) fn append(&mut self, length: usize, sequence: u64, write: impl FnOnce(&mut Vec<u8>)) {
-        let fits = |chunk: &Chunk| chunk.bytes.len() + length <= limits::LOG_CHUNK_BYTES;
+        let fits =
+            |chunk: &Chunk| chunk.bytes.len() + length <= limits::LOG_CHUNK_BYTES && chunk.rest.is_none();
         if !self.chunks.back().is_some_and(fits) {
             self.add_chunk(length);
         }
@@ -49,6 +70,15 @@ impl Log {
         chunk.ends_in_ack = sequence == 0;
         self.held += length;
         self.unsent += length;
+    }
+
+    /// The frame that was appended last has its inline bytes elsewhere.
+    pub(super) fn append_rest(&mut self, rest: Shared) {
+        self.held += rest.length();
+        self.unsent += rest.length();
+        if let Some(chunk) = self.chunks.back_mut() {
+            chunk.rest = Some(rest);
+        }
     }
 
     /// Takes an acknowledgement off the end, if nothing of it was sent; gives its flags. Its successor says all that
@@ -85,6 +115,7 @@ impl Log {
         };
         self.chunks.push_back(Chunk {
             bytes,
+            rest: None,
             sent: 0,
             last_sequence: 0,
             ends_in_ack: false,
@@ -95,8 +126,8 @@ impl Log {
     pub(super) fn unsent(&self) -> impl Iterator<Item = &[u8]> {
         self.chunks
             .range(self.first_unsent..)
-            .map(|chunk| &chunk.bytes[chunk.sent..])
-            .filter(|rest| !rest.is_empty())
+            .flat_map(Chunk::unsent)
+            .filter(|piece| !piece.is_empty())
     }
 
     #[inline]
@@ -114,10 +145,10 @@ impl Log {
         self.unsent -= count;
         while count > 0 {
             let chunk = &mut self.chunks[self.first_unsent];
-            let step = count.min(chunk.bytes.len() - chunk.sent);
+            let step = count.min(chunk.length() - chunk.sent);
             chunk.sent += step;
             count -= step;
-            if chunk.sent == chunk.bytes.len() {
+            if chunk.sent == chunk.length() {
                 self.first_unsent += 1;
             }
         }
@@ -134,8 +165,9 @@ impl Log {
         {
             let last = self.chunks.len() == 1;
             let chunk = &mut self.chunks[0];
-            self.held -= chunk.bytes.len();
+            self.held -= chunk.length();
             self.first_unsent -= 1;
+            chunk.rest = None;
             let small = chunk.bytes.capacity() <= limits::LOG_CHUNK_BYTES;
             if last && small {
                 chunk.bytes.clear();
@@ -166,12 +198,12 @@ impl Log {
                 0
             } else {
                 let first_above = Frames::new(&chunk.bytes).find(|(_, head)| head.sequence > received);
-                first_above.map_or(chunk.bytes.len(), |(at, _)| at)
+                first_above.map_or(chunk.length(), |(at, _)| at)
             };
-            if chunk.sent < chunk.bytes.len() {
+            if chunk.sent < chunk.length() {
                 self.first_unsent = self.first_unsent.min(index);
             }
-            self.unsent += chunk.bytes.len() - chunk.sent;
+            self.unsent += chunk.length() - chunk.sent;
         }
     }
 
@@ -179,8 +211,14 @@ impl Log {
     pub(super) fn frames_above(&self, number: u64, visit: &mut impl FnMut(Frame<'_>)) {
         for chunk in self.chunks.iter().filter(|chunk| chunk.last_sequence > number) {
             for (at, head) in Frames::new(&chunk.bytes).filter(|(_, head)| head.sequence > number) {
-                let body = &chunk.bytes[at + FrameHead::BYTES..at + head.frame_length()];
-                visit(Frame::decode_body(head, body).expect("the log holds what this crate has encoded"));
+                let from = at + FrameHead::BYTES;
+                let (header, inline) = chunk.bytes[from..].split_at(head.header_length as usize);
+                let inline = match &chunk.rest {
+                    Some(rest) if at + head.frame_length() > chunk.bytes.len() => rest.bytes(),
+                    _ => &inline[..(head.body_length - head.header_length) as usize],
+                };
+                let frame = Frame::decode_split(head, header, inline);
+                visit(frame.expect("the log holds what this crate has encoded"));
             }
         }
     }
@@ -202,8 +240,9 @@ impl Iterator for Frames<'_> {
     type Item = (usize, FrameHead);
 
     fn next(&mut self) -> Option<(usize, FrameHead)> {
-        let head =
-            FrameHead::decode(&self.bytes[self.at..]).expect("the log holds what this crate has encoded")?;
+        // The last frame may have its end elsewhere.
+        let bytes = self.bytes.get(self.at..)?;
+        let head = FrameHead::decode(bytes).expect("the log holds what this crate has encoded")?;
         let at = self.at;
         self.at += head.frame_length();
         Some((at, head))

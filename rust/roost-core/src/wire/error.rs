@@ -116,6 +116,12 @@ pub enum ProtocolError {
         /// Bytes of the piece.
         piece: u64,
     },
+    /// A frame names a part that has not come, or not all of it.
+    #[error("part {bulk} has not come")]
+    MissingBulk {
+        /// The part's number.
+        bulk: u64,
+    },
     /// The inline parts do not fill the rest of the body exactly.
     #[error("the parts table has {table} inline bytes, the body {body}")]
     PartsMismatch {
@@ -164,7 +170,7 @@ pub enum EncodeError {
 impl ProtocolError {
     /// Refuses a list that is longer than its limit.
     #[inline]
-    pub(super) fn check(field: &'static str, length: u64, limit: u64) -> Result<(), Self> {
+    pub(crate) fn check(field: &'static str, length: u64, limit: u64) -> Result<(), Self> {
         if length > limit {
             return Err(Self::TooMany { field, length, limit });
         }

@@ -304,6 +304,16 @@ impl<'a> Frame<'a> {
         let (header, inline) = body
             .split_at_checked(head.header_length as usize)
             .ok_or(too_long)?;
+        Self::decode_split(head, header, inline)
+    }
+
+    /// Reads a body whose inline bytes may lie elsewhere.
+    #[inline]
+    pub(crate) fn decode_split(
+        head: FrameHead,
+        header: &'a [u8],
+        inline: &'a [u8],
+    ) -> Result<Self, ProtocolError> {
         let content = match head.kind {
             Kind::Message => {
                 let (message, parts) = MessageHeader::decode(head.flags, header, inline)?;

@@ -1,16 +1,19 @@
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use roost_core::limits::LOG_CHUNK_BYTES;
-use roost_core::session::{Session, SessionConfig, SessionError};
-use roost_core::wire::{Content, Part, ReplyHeader, ReplyStatus};
+use roost_core::session::{Session, SessionConfig, SessionError, Shared};
+use roost_core::wire::{Bulk, Content, Frame, FrameHead, Kind, Part, ReplyHeader, ReplyStatus};
 
 /// What may happen to one direction of a session.
 #[derive(Debug, Clone)]
 enum Step {
     /// A frame with a payload of this length.
     Push(usize),
+    /// A piece of a part, whose bytes lie elsewhere.
+    PushBulk(usize),
     /// The socket takes up to this many bytes.
     Write(usize),
     /// The reader gets up to this many bytes.
@@ -25,6 +28,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (0..300_usize).prop_map(Step::Push),
         1 => (60_000..70_000_usize).prop_map(Step::Push),
+        2 => (1..300_usize).prop_map(Step::PushBulk),
         4 => (1..500_usize).prop_map(Step::Write),
         2 => Just(Step::Write(usize::MAX)),
         4 => (1..500_usize).prop_map(Step::Read),
@@ -65,6 +69,7 @@ impl Line {
     fn apply(&mut self, step: &Step) {
         match *step {
             Step::Push(length) => self.push(length),
+            Step::PushBulk(length) => self.push_bulk(length),
             Step::Write(most) => {
                 let bytes = self.sender.unsent().collect::<Vec<_>>().concat();
                 let count = most.min(bytes.len());
@@ -91,9 +96,27 @@ impl Line {
             status: ReplyStatus::Value,
             flags: 0,
         };
-        let payload = vec![u8::try_from(call % 251).expect("below 251"); length];
         let before = self.sender.held_bytes();
-        match self.sender.push(&reply, &[Part::Inline(&payload)]) {
+        let pushed = self.sender.push(&reply, &[Part::Inline(&payload(call, length))]);
+        self.note(call, length, before, pushed);
+    }
+
+    fn push_bulk(&mut self, length: usize) {
+        let call = self.pushed.len() as u64 + 1;
+        let bulk = Bulk {
+            bulk: call,
+            length: length as u64 * 2,
+            offset: length as u64,
+            given_up: false,
+        };
+        let before = self.sender.held_bytes();
+        let whole = Shared::new(Arc::new(payload(call, length + 9)));
+        let pushed = self.sender.push_bulk(&bulk, whole.piece(3, length));
+        self.note(call, length, before, pushed);
+    }
+
+    fn note(&mut self, call: u64, length: usize, before: usize, pushed: Result<u64, SessionError>) {
+        match pushed {
             Ok(sequence) => {
                 self.pushed.push((call, length));
                 assert_eq!(sequence, call);
@@ -112,20 +135,31 @@ impl Line {
     fn read(&mut self, most: usize) {
         let count = most.min(self.wire.len());
         self.buffer.extend(self.wire.drain(..count));
+        while self.read_apart() {}
         let taken = &mut self.taken;
         let consumed = self.receiver.receive(0, &self.buffer, &mut |frame| {
-            let Content::Reply(reply, parts) = frame.content else {
-                panic!("only replies were sent")
-            };
-            let bytes = parts.single_inline().expect("one part");
-            assert!(
-                bytes.iter().all(|byte| u64::from(*byte) == reply.call % 251),
-                "the payload is whole"
-            );
-            taken.push((reply.call, bytes.len()));
+            taken.push(of_frame(&frame));
             ControlFlow::Continue(())
         });
         self.buffer.drain(..consumed.expect("the bytes are right"));
+    }
+
+    /// Reads a piece of a part the other way: its body is taken by the caller, the session is shown the head.
+    fn read_apart(&mut self) -> bool {
+        let Ok(Some(frame)) = Frame::decode(&self.buffer) else {
+            return false;
+        };
+        if frame.head.kind != Kind::Bulk {
+            return false;
+        }
+        let is_next = self.receiver.is_next(&frame.head);
+        if is_next {
+            self.taken.push(of_frame(&frame));
+        }
+        let head = frame.head;
+        self.receiver.receive_head(0, head).expect("the bytes are right");
+        self.buffer.drain(..FrameHead::BYTES + head.body_length as usize);
+        true
     }
 
     fn acknowledge(&mut self) {
@@ -139,12 +173,28 @@ impl Line {
     fn undelivered(&self) -> Vec<u64> {
         let mut calls = Vec::new();
         self.sender.undelivered(0, |frame| {
-            if let Content::Reply(reply, _) = frame.content {
-                calls.push(reply.call);
-            }
+            calls.push(of_frame(&frame).0);
         });
         calls
     }
+}
+
+fn payload(call: u64, length: usize) -> Vec<u8> {
+    vec![u8::try_from(call % 251).expect("below 251"); length]
+}
+
+/// Which frame it is, and the length of its payload, which is whole.
+fn of_frame(frame: &Frame<'_>) -> (u64, usize) {
+    let (call, bytes) = match frame.content {
+        Content::Reply(reply, parts) => (reply.call, parts.single_inline().expect("one part")),
+        Content::Bulk(bulk, piece) => (bulk.bulk, piece),
+        other => panic!("nobody sent {other:?}"),
+    };
+    assert!(
+        bytes.iter().all(|byte| u64::from(*byte) == call % 251),
+        "the payload is whole"
+    );
+    (call, bytes.len())
 }
 
 proptest! {
