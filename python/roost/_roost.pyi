@@ -42,12 +42,12 @@ INLINE_BYTES_MAX: int
 
 _Run: TypeAlias = tuple[int, int, int, int, int]
 """(slot, count, slot stride, rank, rank stride)."""
-_Rank: TypeAlias = tuple[int, str, bytes, dict[str, str] | None, list[str] | None]
-"""(proc, label, spec, environment for a cold start, command)."""
+_Rank: TypeAlias = tuple[int, str, bytes, dict[str, str] | None, list[str] | None, int]
+"""(proc, label, spec, environment for a cold start, command, host)."""
 _Template: TypeAlias = tuple[list[str], list[str], dict[str, str]]
 """(preload, sys.path, environment)."""
-_Policy: TypeAlias = tuple[int, float, float, float, str, str, str]
-"""(limit, within_s, least and most backoff_s, scope, when, while_down)."""
+_Policy: TypeAlias = tuple[int, float, float, float, str, str, str, str]
+"""(limit, within_s, least and most backoff_s, scope, when, while_down, on)."""
 _Work: TypeAlias = tuple[
     Any, Message | None, Callable[..., Awaitable[Any]] | None, tuple[Any, ...] | None, dict[str, Any] | None
 ]

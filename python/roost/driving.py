@@ -46,12 +46,15 @@ def start(preload: Sequence[str] | None) -> Runtime:
 
 
 def _driver(loop: asyncio.AbstractEventLoop, preload: Sequence[str] | None) -> Runtime:
-    job, proc = os.urandom(16), new_id()
+    job, proc, host = os.urandom(16), new_id(), new_id()
     config = _config.current()
     control = Control.start_agent(
         job,
         proc,
-        {name: getattr(config, name) for name in ("grace_s", "sigterm_s", "start_timeout_s", "stall_s")},
+        {
+            "host": host,
+            **{name: getattr(config, name) for name in ("grace_s", "sigterm_s", "start_timeout_s", "stall_s")},
+        },
     )
     if preload is not None:
         # What is no name of a module is refused when the procs are asked for.
@@ -61,7 +64,15 @@ def _driver(loop: asyncio.AbstractEventLoop, preload: Sequence[str] | None) -> R
     from roost.runtime import Runtime
 
     runtime = Runtime(
-        job=job, proc=proc, incarnation=0, name="driver", owner=proc, driver=proc, control=control, loop=loop
+        job=job,
+        proc=proc,
+        incarnation=0,
+        name="driver",
+        owner=proc,
+        driver=proc,
+        host=host,
+        control=control,
+        loop=loop,
     )
     process.install(runtime)
     runtime.open()

@@ -327,10 +327,10 @@ class Restart(Frozen):
         check_one_of("Restart", "on", self.on, ("same_host", "any_host"))
         check_one_of("Restart", "while_down", self.while_down, ("fail", "wait"))
 
-    def _as_builtins(self) -> tuple[int, float, float, float, str, str, str]:
+    def _as_builtins(self) -> tuple[int, float, float, float, str, str, str, str]:
         """As the agent and `roost._roost.History` take it."""
         first, longest = self.backoff_s
-        return self.limit, self.within_s, first, longest, self.scope, self.when, self.while_down
+        return self.limit, self.within_s, first, longest, self.scope, self.when, self.while_down, self.on
 
 
 class Probe(Frozen):

@@ -139,7 +139,7 @@ class Request:
         """What ranks and spares are told alike."""
         return {
             "job": self.runtime.job_id, "proc": proc, "owner": self.runtime.proc,
-            "owner_incarnation": self.runtime.incarnation, "driver": self.runtime.driver,
+            "owner_incarnation": self.runtime.incarnation, "driver": self.runtime.driver, "host": self.runtime.host_id,
             "sys_path": self.sys_path, "argv": self.argv, "cwd": self.cwd, "environ": environ, "preload": list(self.preload),
             "config": self.runtime.config.as_builtins(), "cpus": _cpus(bind),
         }  # fmt: skip

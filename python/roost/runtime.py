@@ -61,6 +61,7 @@ class Runtime:
         name: str,
         owner: int,
         driver: int,
+        host: int,
         control: Control,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -82,6 +83,8 @@ class Runtime:
         self.loop = loop
         self.thread = threading.get_ident()
         self.pid = os.getpid()
+        # The host's id, and what people call it.
+        self.host_id = host
         self.host = os.uname().nodename
         self.config = _config.current()
         self.node = Node(

@@ -80,7 +80,7 @@ async def _live(spec: dict[str, Any], control: Control, data_fd: int, started_pa
         spec, notices = given
     runtime = Runtime(
         job=spec["job"], proc=spec["proc"], incarnation=spec["incarnation"], name=spec["name"], owner=spec["owner"],
-        driver=spec["driver"], control=control, loop=asyncio.get_running_loop(),
+        driver=spec["driver"], host=spec["host"], control=control, loop=asyncio.get_running_loop(),
     )  # fmt: skip
     process.install(runtime)
     stopping = open_proc(runtime, spec, started_page_fd)

@@ -61,8 +61,9 @@ def spawn_procs(
     mesh = new_id()
     procs = tuple(new_id() for _ in range(len(whole)))
     request.mesh, request.procs = mesh, procs
-    ranks = [(procs[rank], request.label(rank), *request.of(rank, 0)) for rank in range(len(whole))]
-    reserve = [request.of_spare(number) for number in range(spares)]
+    host = runtime.host_id
+    ranks = [(procs[rank], request.label(rank), *request.of(rank, 0), host) for rank in range(len(whole))]
+    reserve = [(*request.of_spare(number), host) for number in range(spares)]
     record = OwnedProcs(runtime, mesh, request.name, whole, supervise, procs, restart)
     asks = any(callable(one) for one in (env, bind)) or callable(start)
     record.ask = request.of_proc if asks else None

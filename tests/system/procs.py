@@ -17,7 +17,7 @@ MESH = 7
 
 
 def policy(limit, within_s=60.0, backoff_s=(0.01, 0.05), when="failed"):
-    return (limit, within_s, *backoff_s, "one", when, "fail")
+    return (limit, within_s, *backoff_s, "one", when, "fail", "same_host")
 
 
 class Driver:
@@ -26,7 +26,8 @@ class Driver:
     def __init__(self, **config):
         self.job = os.urandom(16)
         self.id = random.getrandbits(63) | 1
-        self.control = Control.start_agent(self.job, self.id, config)
+        self.host = random.getrandbits(63) | 1
+        self.control = Control.start_agent(self.job, self.id, {"host": self.host, **config})
         self.notices = []
         self.fds = {}
         self.asked = []
@@ -54,6 +55,7 @@ class Driver:
                 "owner": self.id,
                 "owner_incarnation": 0,
                 "driver": self.id,
+                "host": self.host,
                 "mesh": MESH,
                 "mesh_name": "w",
                 "name": f"w[{rank}]",
@@ -80,7 +82,7 @@ class Driver:
         environ = dict(os.environ)
         cold = cold or command is not None
         ranks = [
-            (proc, f"w[{rank}]", self.spec(proc, setup, rank=rank), environ if cold else None, command)
+            (proc, f"w[{rank}]", self.spec(proc, setup, rank=rank), environ if cold else None, command, self.host)
             for rank, proc in enumerate(procs)
         ]
         template = None if cold else (list(preload), sys.path, environ)

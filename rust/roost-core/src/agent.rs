@@ -1,8 +1,9 @@
-//! The agent of one host: which procs there are, which live, and what to do when one ends.
+//! The agent of a job: which hosts and procs there are, which live, and what to do when one ends.
 //!
 //! A state machine without I/O or clock: [`Agent::handle`] takes what happened and the time, [`Agent::next_output`]
 //! gives what is to be done, [`Agent::next_wakeup_ns`] says when it wants to be called again. The layer above starts
-//! processes, moves bytes and descriptors, and watches for ends.
+//! processes, moves bytes and descriptors, and watches for ends; on each host one does so for all procs there. The agent
+//! itself lives with the driver, and each [`Output`] names the host that it is for.
 //!
 //! The life of one incarnation:
 //!
@@ -17,6 +18,8 @@
 //! | module | what it is |
 //! |---|---|
 //! | `event` | what comes in and goes out |
+//! | `hosts` | the hosts, and what becomes of the procs of one that is gone |
+//! | `telling` | who hears of what |
 //! | `proc` | one proc, in all its incarnations; `recorded` what makes its actors again |
 //! | `start`, `template` | its start, by a template or cold |
 //! | `connect` | who has a data lane with whom, and what passes through the agent |
@@ -26,11 +29,13 @@
 mod connect;
 mod death;
 mod event;
+mod hosts;
 mod proc;
 mod recorded;
 mod spare;
 mod start;
 mod stop;
+mod telling;
 mod template;
 #[cfg(test)]
 mod tests;
@@ -39,15 +44,16 @@ use std::collections::{BTreeMap, VecDeque};
 
 use self::connect::Lanes;
 pub use self::event::{Input, LaneEnd, Order, Output, Place, Seen, Signal, Source, Token};
+use self::hosts::Hosts;
 use self::proc::{Phase, Proc};
 use self::spare::Spares;
 pub use self::template::TemplateId;
 use self::template::Templates;
-use crate::control::{Activity, Bytes, Member, Patience, Status, ToAgent, ToClient};
-use crate::id::{Incarnation, MeshId, ProcId};
+use crate::control::{Bytes, Patience, Status, ToAgent, ToClient};
+use crate::id::{HostId, MeshId, ProcId};
 use crate::limits::{ASK_WARNING_NS, RECORDED_BYTES_MAX};
 
-/// The agent of one host. See the module.
+/// The agent of a job. See the module.
 #[derive(Debug)]
 pub struct Agent {
     driver: ProcId,
@@ -57,6 +63,7 @@ pub struct Agent {
     start_timeout_ns: u64,
     random: Random,
     epoch: u32,
+    hosts: Hosts,
     procs: BTreeMap<ProcId, Proc>,
     /// Of the meshes that have any.
     spares: BTreeMap<MeshId, Spares>,
@@ -64,22 +71,23 @@ pub struct Agent {
     ended: VecDeque<ProcId>,
     templates: Templates,
     lanes: Lanes,
-    outputs: VecDeque<Output>,
+    outputs: VecDeque<(HostId, Output)>,
     /// Procs spawned so far.
     spawned: u64,
     closed: bool,
 }
 
 impl Agent {
-    /// The agent inside `driver`. `seed` spreads the pauses before restarts; `patience` is for procs whose owner
+    /// The agent inside `driver`, on `host`. `seed` spreads the pauses before restarts and numbers sessions; `patience` is for procs whose owner
     /// ended; a proc that is not up `start_timeout_ns` after its start has failed to start.
-    pub fn new(driver: ProcId, patience: Patience, start_timeout_ns: u64, seed: u64) -> Self {
+    pub fn new(driver: ProcId, host: HostId, patience: Patience, start_timeout_ns: u64, seed: u64) -> Self {
         Self {
             driver,
             patience,
             start_timeout_ns,
             random: Random(seed),
             epoch: 0,
+            hosts: Hosts::new(host),
             procs: BTreeMap::new(),
             spares: BTreeMap::new(),
             ended: VecDeque::new(),
@@ -91,7 +99,8 @@ impl Agent {
         }
     }
 
-    /// Take in what happened at `now_ns`, which never goes back.
+    /// Take in what happened at `now_ns`, which never goes back: on the driver's host, or to hosts. What another host says is
+    /// for [`Agent::handle_from`].
     pub fn handle(&mut self, now_ns: u64, input: Input) {
         match input {
             Input::Message {
@@ -145,14 +154,17 @@ impl Agent {
                 second,
                 reason,
             } => self.pair_failed(first, second, &reason),
+            Input::HostJoined { host, name } => self.host_joined(host, &name),
+            Input::HostLost { host, reason } => self.host_lost(now_ns, host, reason),
+            Input::HostLeft { host } => self.host_left(now_ns, host),
             Input::Close => self.close(now_ns),
             Input::Tick => {}
         }
         self.due(now_ns);
     }
 
-    /// The next thing to be done, in order.
-    pub fn next_output(&mut self) -> Option<Output> {
+    /// The next thing to be done, in order, and by which host. What is for the driver is for its host.
+    pub fn next_output(&mut self) -> Option<(HostId, Output)> {
         self.outputs.pop_front()
     }
 
@@ -213,7 +225,7 @@ impl Agent {
             ToAgent::Look { to, mesh } => self.look(from, to, mesh),
             ToAgent::Seen { to, mesh, activities } => self.seen(from, to, mesh, activities),
             ToAgent::Spawn(spawn) => self.spawn(now_ns, from, *spawn),
-            ToAgent::Prepare { template, environ } => self.prepare(template, &environ),
+            ToAgent::Prepare { template, environ } => self.prepare(from, &template, &environ),
             ToAgent::Respawn {
                 proc,
                 incarnation,
@@ -284,87 +296,6 @@ impl Agent {
         }
     }
 
-    /// Queue a message for a proc that can hear it, or the driver.
-    fn send(&mut self, to: ProcId, message: ToClient) {
-        if self.hears(to) {
-            self.outputs.push_back(Output::Send {
-                to,
-                message,
-                descriptor: None,
-            });
-        }
-    }
-
-    /// Whether this proc has a control lane at its other end.
-    fn hears(&self, id: ProcId) -> bool {
-        id == self.driver || self.procs.get(&id).is_some_and(|proc| proc.phase.is_alive())
-    }
-
-    /// Tell a change to everybody, and so make a new epoch.
-    fn announce(&mut self, id: ProcId, status: &Status) {
-        self.epoch = self.epoch.saturating_add(1);
-        for to in self.everybody() {
-            self.tell(to, id, status.clone());
-        }
-    }
-
-    /// Who hears of each change: not the spares, which talk to nobody.
-    fn everybody(&self) -> Vec<ProcId> {
-        let hears = |&(_, proc): &(&ProcId, &Proc)| proc.phase.is_alive() && !proc.is_spare;
-        let procs = self.procs.iter().filter(hears).map(|(&id, _)| id);
-        std::iter::once(self.driver).chain(procs).collect()
-    }
-
-    /// Tell a first start to the owner alone: who knows nothing of a proc asks when it needs it, and spawning n procs
-    /// stays n messages.
-    fn announce_start(&mut self, id: ProcId, status: Status) {
-        let Some(proc) = self.procs.get(&id) else { return };
-        if proc.incarnation == Incarnation::default() {
-            self.tell(proc.owner, id, status);
-        } else {
-            self.announce(id, &status);
-        }
-    }
-
-    fn tell(&mut self, to: ProcId, id: ProcId, status: Status) {
-        let Some(proc) = self.procs.get(&id) else { return };
-        let member = Member {
-            epoch: self.epoch,
-            proc: id,
-            incarnation: proc.incarnation,
-            status,
-        };
-        self.send(to, ToClient::Member(Box::new(member)));
-    }
-
-    /// Tell the owner whether a proc that lives gets on.
-    fn progress(&mut self, id: ProcId, status: Status) {
-        if let Some(proc) = self.procs.get(&id)
-            && proc.phase.is_alive()
-            && !proc.is_spare
-        {
-            self.tell(proc.owner, id, status);
-        }
-    }
-
-    /// Somebody wants to know what actors do. Those of the driver are only seen by the driver itself.
-    fn look(&mut self, from: ProcId, to: ProcId, mesh: MeshId) {
-        if to != self.driver && self.hears(to) {
-            self.send(to, ToClient::Look { from, mesh });
-        } else {
-            self.seen(to, from, mesh, Vec::new());
-        }
-    }
-
-    fn seen(&mut self, from: ProcId, to: ProcId, mesh: MeshId, activities: Vec<Activity>) {
-        let seen = ToClient::Seen {
-            from,
-            mesh,
-            activities,
-        };
-        self.send(to, seen);
-    }
-
     /// Do what its time has come for.
     fn due(&mut self, now_ns: u64) {
         let due: Vec<ProcId> = self
@@ -402,18 +333,23 @@ impl Agent {
     }
 }
 
-/// Spreads pauses; nothing depends on its quality. (`SplitMix64`.)
+/// Spreads pauses and numbers sessions; nothing depends on its quality. (`SplitMix64`.)
 #[derive(Debug)]
 struct Random(u64);
 
 impl Random {
-    /// Uniform in [0, 1).
-    #[expect(clippy::cast_precision_loss, reason = "53 bits are what an f64 holds")]
-    fn fraction(&mut self) -> f64 {
+    /// Any number.
+    fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
         word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((word ^ (word >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+        word ^ (word >> 31)
+    }
+
+    /// Uniform in [0, 1).
+    #[expect(clippy::cast_precision_loss, reason = "53 bits are what an f64 holds")]
+    fn fraction(&mut self) -> f64 {
+        (self.word() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }

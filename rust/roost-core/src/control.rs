@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::bytes::Bytes;
 pub use self::death::{Death, DeathKind, Exit, Times};
-use crate::id::{Incarnation, MeshId, ProcId};
+use crate::id::{HostId, Incarnation, MeshId, ProcId};
 use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, CONTROL_PACKET_BYTES_MAX};
 use crate::restart::Policy;
 
@@ -92,6 +92,8 @@ pub struct Rank {
     pub label: String,
     /// What it is started with.
     pub launch: Launch,
+    /// Where.
+    pub host: HostId,
 }
 
 /// Start the procs of one mesh.
@@ -126,6 +128,14 @@ pub struct Patience {
     pub grace_ns: u64,
     /// From SIGTERM to SIGKILL.
     pub sigterm_ns: u64,
+}
+
+impl Patience {
+    /// SIGKILL at once.
+    pub const NONE: Self = Self {
+        grace_ns: 0,
+        sigterm_ns: 0,
+    };
 }
 
 /// What one actor does now; those that do nothing are not named.
@@ -274,6 +284,8 @@ pub enum Status {
         times: Times,
         /// The actor meshes whose recorded constructors it is started with.
         actors: Vec<MeshId>,
+        /// Where.
+        host: HostId,
     },
     /// It handles messages.
     Up {
@@ -330,6 +342,20 @@ pub struct Member {
     pub incarnation: Incarnation,
     /// Where it stands now.
     pub status: Status,
+}
+
+/// Where a host stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HostStatus {
+    /// Procs can be started there.
+    Joined,
+    /// It was given up: what was there is taken for dead.
+    Lost {
+        /// Why.
+        reason: String,
+    },
+    /// It was let go in order.
+    Left,
 }
 
 /// From the agent to a proc, or to the driver.
@@ -424,6 +450,51 @@ pub enum ToClient {
         spec: Bytes,
         /// Constructors to run, recorded since the spawn.
         recorded: Vec<Bytes>,
+    },
+    /// A host changed. Told to the driver, and to the owners of procs there, before what follows for those procs.
+    Host {
+        /// The host.
+        host: HostId,
+        /// Its name, for people.
+        name: String,
+        /// Where it stands now.
+        status: HostStatus,
+    },
+    /// Make a data lane to a proc of another host, and make it again when it breaks, until that incarnation has ended.
+    Dial {
+        /// The proc at the other end.
+        proc: ProcId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// The place in the receiver's started page for what that proc sends; none in the driver.
+        slot: Option<u32>,
+        /// The number of the session that runs over it.
+        session: u64,
+        /// The host of that proc.
+        host: HostId,
+        /// Where that listens, to be tried in order.
+        addresses: Vec<String>,
+    },
+    /// A proc of another host is going to dial.
+    Expect {
+        /// The proc at the other end.
+        proc: ProcId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// The place in the receiver's started page for what that proc sends; none in the driver.
+        slot: Option<u32>,
+        /// The number of the session that runs over it.
+        session: u64,
+    },
+    /// Somebody has dialled; the descriptor of the connection comes with the message.
+    Incoming {
+        /// What it said first.
+        preamble: Bytes,
+    },
+    /// How the receiver's monotonic clock stands to the root's.
+    Clock {
+        /// To be added to the receiver's.
+        offset_ns: i64,
     },
 }
 

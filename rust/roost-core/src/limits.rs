@@ -109,6 +109,9 @@ pub const LAUNCHES_LOST_MAX: u32 = 3;
 /// costs what its start needs, some kilobytes.
 pub const ENDED_PROCS_MAX: usize = 1_024;
 
+/// Hosts that are gone and are remembered, so that who asks for procs there hears why it gets none.
+pub const HOSTS_REMEMBERED_MAX: usize = 256;
+
 /// The least pause before a spare that died is replaced: nobody waits for it, and one that dies at its start must not keep
 /// the template busy.
 pub const SPARE_PAUSE_NS: u64 = 1_000_000_000;

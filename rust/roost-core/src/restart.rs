@@ -36,6 +36,15 @@ pub enum WhileDown {
     Wait,
 }
 
+/// Where it starts again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum On {
+    /// On its host; when that is lost, nowhere.
+    SameHost,
+    /// On another when its host is lost.
+    AnyHost,
+}
+
 /// A restart policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
@@ -53,6 +62,8 @@ pub struct Policy {
     pub when: When,
     /// What callers get meanwhile.
     pub while_down: WhileDown,
+    /// Where they start again.
+    pub on: On,
 }
 
 /// What the policy says to one death.
@@ -144,6 +155,7 @@ mod tests {
             scope: Scope::One,
             when: When::Failed,
             while_down: WhileDown::Fail,
+            on: On::SameHost,
         }
     }
 

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use super::hosts::why_over;
 use super::proc::Phase;
 use super::{Agent, LaneEnd, Output, Token};
 use crate::control::ToClient;
-use crate::id::{Incarnation, ProcId};
+use crate::id::{HostId, Incarnation, ProcId};
 
 /// The data lanes of this host. `Lanes[a][b]` is the place in a's started page for what b sends.
 #[derive(Debug, Default)]
@@ -55,14 +56,14 @@ impl Agent {
             return self.refuse(from, to, "a proc needs no lane to itself");
         }
         if self.is_there(to) {
-            return self.pair(from, to);
+            return self.join(from, to);
         }
         let incarnation = self.incarnation(from);
         match self.procs.get_mut(&to) {
-            None => self.refuse(from, to, "there is no such proc on this host"),
+            None => self.refuse(from, to, "there is no such proc"),
             Some(proc) => match &proc.phase {
                 Phase::Over { last, .. } => {
-                    let (last, reason) = (last.as_ref().clone(), format!("{} has ended", proc.label));
+                    let (last, reason) = (last.as_ref().clone(), why_over(&proc.label, last));
                     self.tell(from, to, last);
                     self.refuse(from, to, &reason);
                 }
@@ -83,7 +84,7 @@ impl Agent {
         };
         for (from, incarnation) in std::mem::take(&mut proc.waiting) {
             if self.hears(from) && self.incarnation(from) == incarnation && !self.lanes.contains(from, id) {
-                self.pair(from, id);
+                self.join(from, id);
             }
         }
     }
@@ -93,7 +94,10 @@ impl Agent {
         let Some(proc) = self.procs.get_mut(&id) else {
             return;
         };
-        let reason = format!("{} has ended", proc.label);
+        let reason = match &proc.phase {
+            Phase::Over { last, .. } => why_over(&proc.label, last),
+            _ => format!("{} has ended", proc.label),
+        };
         for (from, incarnation) in std::mem::take(&mut proc.waiting) {
             if self.incarnation(from) == incarnation {
                 self.refuse(from, id, &reason);
@@ -101,15 +105,60 @@ impl Agent {
         }
     }
 
-    fn pair(&mut self, first: ProcId, second: ProcId) {
-        let [first, second] = [first, second].map(|proc| LaneEnd {
+    /// Make a lane between two procs that are there.
+    fn join(&mut self, first: ProcId, second: ProcId) {
+        let (Some(first_host), Some(second_host)) = (self.host_of(first), self.host_of(second)) else {
+            return;
+        };
+        if first_host != second_host {
+            return self.join_far((first, first_host), (second, second_host));
+        }
+        let [first, second] = self.lane_ends(first, second);
+        self.put(first_host, Output::Pair { first, second });
+    }
+
+    /// The same on two hosts. The driver always dials: nobody can dial it.
+    fn join_far(&mut self, first: (ProcId, HostId), second: (ProcId, HostId)) {
+        let [dial, accept] = if second.0 == self.driver {
+            [second, first]
+        } else {
+            [first, second]
+        };
+        let hosts = [dial.1, accept.1];
+        let [dial, accept] = self.lane_ends(dial.0, accept.0);
+        let far = Output::Far {
+            dial,
+            accept,
+            accept_host: hosts[1],
+            session: self.random.word().max(1),
+        };
+        for host in hosts {
+            self.put(host, far.clone());
+        }
+    }
+
+    /// The lane that a proc has with its owner from the start, where that lives on another host.
+    pub(super) fn first_far_lane(&mut self, id: ProcId) {
+        let Some(proc) = self.procs.get(&id).filter(|proc| !proc.is_spare) else {
+            return;
+        };
+        let owner = proc.owner;
+        let is_far = self.host_of(owner).is_some_and(|host| host != proc.host);
+        if is_far && self.hears(id) && self.hears(owner) && !self.lanes.contains(owner, id) {
+            self.join(owner, id);
+        }
+    }
+
+    fn lane_ends(&mut self, first: ProcId, second: ProcId) -> [LaneEnd; 2] {
+        let ends = [first, second].map(|proc| LaneEnd {
             proc,
             incarnation: self.incarnation(proc),
             slot: self.take_slot(proc),
         });
+        let [first, second] = ends;
         self.lanes
             .insert((first.proc, first.slot), (second.proc, second.slot));
-        self.outputs.push_back(Output::Pair { first, second });
+        ends
     }
 
     pub(super) fn pair_failed(&mut self, first: ProcId, second: ProcId, reason: &str) {
@@ -137,8 +186,9 @@ impl Agent {
         (segment, size_bytes): (u64, u64),
         descriptor: Option<Token>,
     ) {
-        // Without its descriptor an offer is worth nothing: the sender falls back to bytes.
-        if descriptor.is_none() || !self.hears(to) {
+        // Without its descriptor, which stays on its host, an offer is worth nothing: the sender falls back to bytes.
+        let is_near = self.host_of(from) == self.host_of(to);
+        if descriptor.is_none() || !is_near || !self.hears(to) {
             self.send(
                 from,
                 ToClient::SegmentAck {
@@ -154,11 +204,12 @@ impl Agent {
             segment,
             size_bytes,
         };
-        self.outputs.push_back(Output::Send {
-            to,
+        let output = Output::Send {
+            to: vec![to],
             message,
             descriptor,
-        });
+        };
+        self.put_at(to, output);
     }
 
     fn refuse(&mut self, from: ProcId, to: ProcId, reason: &str) {

@@ -1,7 +1,9 @@
 //! What follows when a process ends.
 
+use std::collections::BTreeMap;
+
 use super::proc::{Phase, Proc};
-use super::{Agent, Seen};
+use super::{Agent, Output, Seen};
 use crate::control::{Death, DeathKind, Exit, Status};
 use crate::id::{Incarnation, ProcId};
 use crate::limits::{DEATHS_KEPT_MAX, EARLIER_STDERR_BYTES_MAX, ENDED_PROCS_MAX, EXIT_STATUS_WAIT_NS};
@@ -74,6 +76,10 @@ impl Agent {
         if proc.is_spare {
             return self.spare_ended(now_ns, id, death, gone);
         }
+        let has_place = self.place_for(id).is_some();
+        let Some(proc) = self.procs.get_mut(&id) else {
+            return;
+        };
         let clean = death.kind == DeathKind::Exit && death.exit.is_some_and(Exit::is_clean);
         let decision = match (&proc.ending, &proc.policy) {
             (Some(ending), _) if ending.restart => Decision::Restart { delay_ns: 0 },
@@ -82,7 +88,11 @@ impl Agent {
             (None, None) if clean => Decision::Ended,
             (None, None) => Decision::GiveUp,
         };
-        let decision = if self.closed { Decision::Ended } else { decision };
+        let decision = match decision {
+            _ if self.closed => Decision::Ended,
+            Decision::Restart { .. } if !has_place => Decision::GiveUp,
+            decision => decision,
+        };
         match decision {
             Decision::Restart { delay_ns } => self.tell_restart(now_ns, id, &seen, (death, delay_ns, gone)),
             Decision::Ended => self.tell_end(id, &seen, &Status::Stopped { death }, gone),
@@ -167,7 +177,7 @@ impl Agent {
         if self.ended.len() > ENDED_PROCS_MAX
             && let Some(oldest) = self.ended.pop_front()
             && let Some(Phase::Over { gone: true, .. }) = self.procs.get(&oldest).map(|proc| &proc.phase)
-            && let Some(forgotten) = self.procs.remove(&oldest)
+            && let Some(forgotten) = self.forget(oldest)
         {
             self.forget_spares(forgotten.mesh);
         }
@@ -176,20 +186,45 @@ impl Agent {
     /// Tell the end of an incarnation: each receiver hears which of *its* messages were started.
     fn announce_death(&mut self, id: ProcId, seen: &Seen, status: &Status) {
         let peers = self.lanes.remove_all(id);
-        let started = |to: ProcId| {
-            let slot = (*peers.get(&to)?)? as usize;
-            Some(seen.started.get(slot).copied().unwrap_or(0))
+        // Of one whose page nobody has read everything may have been started.
+        let is_known = self.procs.get(&id).is_some_and(|proc| proc.lost.is_none());
+        let started = |to: &ProcId| {
+            let slot = (*peers.get(to)?)?;
+            is_known.then(|| seen.started.get(slot as usize).copied().unwrap_or(0))
         };
         self.epoch = self.epoch.saturating_add(1);
-        for to in self.everybody() {
-            let mut status = status.clone();
-            if let Status::Dead { death } | Status::Failed { death, .. } | Status::Stopped { death } =
-                &mut status
-            {
-                death.started = started(to);
+        for (host, procs) in self.everybody() {
+            let mut told: BTreeMap<Option<u64>, Vec<ProcId>> = BTreeMap::new();
+            for to in procs {
+                told.entry(started(&to)).or_default().push(to);
             }
-            self.tell(to, id, status);
+            for (started, to) in told {
+                let mut status = status.clone();
+                if let Status::Dead { death } | Status::Failed { death, .. } | Status::Stopped { death } =
+                    &mut status
+                {
+                    death.started = started;
+                }
+                if let Some(message) = self.member(id, status) {
+                    let descriptor = None;
+                    self.put(
+                        host,
+                        Output::Send {
+                            to,
+                            message,
+                            descriptor,
+                        },
+                    );
+                }
+            }
         }
+    }
+
+    /// Nothing is kept of it.
+    pub(super) fn forget(&mut self, id: ProcId) -> Option<Proc> {
+        let proc = self.procs.remove(&id)?;
+        self.hosts.remove(proc.host, id);
+        Some(proc)
     }
 
     /// The ranks that start again with this one.
@@ -243,8 +278,14 @@ fn describe(proc: &Proc, seen: &Seen) -> Death {
         None => how,
         Some(reason) => format!("{how}: {reason}"),
     };
-    let (kind, reason) = if let Some(ending) = &proc.ending {
+    let (kind, reason) = if let Some(ending) = proc
+        .ending
+        .as_ref()
+        .filter(|one| proc.lost.is_none() || !one.restart)
+    {
         (DeathKind::Stopped, ending.reason.clone())
+    } else if let Some(reason) = &proc.lost {
+        (DeathKind::Lost, reason.clone())
     } else if let Some(reason) = &proc.start_failure {
         (DeathKind::Start, reason.clone())
     } else if !was_up {

@@ -1,15 +1,17 @@
 //! What goes into the agent and what comes out of it.
 
+use serde::{Deserialize, Serialize};
+
 use super::TemplateId;
 use crate::control::{Bytes, Environ, Exit, TemplateKey, ToAgent, ToClient};
-use crate::id::{Incarnation, ProcId};
+use crate::id::{HostId, Incarnation, ProcId};
 
 /// A descriptor that the layer above holds for a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token(pub u64);
 
 /// What happened.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Input {
     /// A proc, or the driver, said something.
     Message {
@@ -17,7 +19,8 @@ pub enum Input {
         from: ProcId,
         /// What.
         message: ToAgent,
-        /// The descriptor that came with it.
+        /// The descriptor that came with it, which stays on its host.
+        #[serde(skip)]
         descriptor: Option<Token>,
     },
     /// A template has imported its modules and forks from now on.
@@ -108,6 +111,25 @@ pub enum Input {
         /// Why.
         reason: String,
     },
+    /// Procs can be started on this host from now on.
+    HostJoined {
+        /// The host.
+        host: HostId,
+        /// Its name, for people.
+        name: String,
+    },
+    /// A host is given up: nothing is heard of it any more, and nothing said to it.
+    HostLost {
+        /// The host.
+        host: HostId,
+        /// Why.
+        reason: String,
+    },
+    /// A host was let go in order: what still runs there has been stopped.
+    HostLeft {
+        /// The host.
+        host: HostId,
+    },
     /// Everything ends now: no proc is started again, those that run are killed.
     Close,
     /// Nothing but the time.
@@ -136,7 +158,7 @@ impl Input {
 }
 
 /// What is known at the end of a process.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
     /// How it ended, where that is certain already.
     pub exit: Option<Exit>,
@@ -151,7 +173,7 @@ pub struct Seen {
 }
 
 /// A signal to a proc.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Signal {
     /// SIGTERM.
     Terminate,
@@ -160,7 +182,7 @@ pub enum Signal {
 }
 
 /// How a process is made. Either way its parent is a template, which adopts and reaps what it leaves behind.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
     /// A fork of the template.
     Fork,
@@ -169,7 +191,7 @@ pub enum Source {
 }
 
 /// Make the process of one incarnation.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
     /// The proc.
     pub proc: ProcId,
@@ -177,6 +199,8 @@ pub struct Order {
     pub incarnation: Incarnation,
     /// Who gets the other end of its first data lane.
     pub owner: ProcId,
+    /// Whether that lives on the same host. Else no lane is made with it: an [`Output::Far`] follows.
+    pub owner_is_here: bool,
     /// The place in the owner's started page for it.
     pub owner_slot: Option<u32>,
     /// Its name as people read it.
@@ -198,7 +222,7 @@ pub struct Order {
 }
 
 /// A spare takes the place of a rank: its process is that rank's from now on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// The spare, and which life of it.
     pub spare: (ProcId, Incarnation),
@@ -211,7 +235,7 @@ pub struct Place {
 }
 
 /// One end of a lane.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaneEnd {
     /// Who gets it.
     pub proc: ProcId,
@@ -222,7 +246,7 @@ pub struct LaneEnd {
 }
 
 /// What is to be done.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Output {
     /// Start a template.
     StartTemplate {
@@ -238,13 +262,14 @@ pub enum Output {
     /// Let the process of a spare be that of a rank, then give the owner its end of the data lane. What was seen of the
     /// spare and not been told yet is told of the rank: see [`Input::follow`].
     TakePlace(Place),
-    /// Tell a proc, or the driver.
+    /// Tell procs of one host, or the driver.
     Send {
         /// Whom.
-        to: ProcId,
+        to: Vec<ProcId>,
         /// What.
         message: ToClient,
-        /// The descriptor that goes with it.
+        /// The descriptor that goes with it, to the only one there is then.
+        #[serde(skip)]
         descriptor: Option<Token>,
     },
     /// Make a data lane and hand its ends out, each as [`ToClient::Connected`].
@@ -253,6 +278,18 @@ pub enum Output {
         first: LaneEnd,
         /// The other.
         second: LaneEnd,
+    },
+    /// Make a data lane between procs of two hosts. Both hosts get this, and each tells its proc what it has to do:
+    /// [`ToClient::Dial`] here, [`ToClient::Expect`] there.
+    Far {
+        /// Who dials.
+        dial: LaneEnd,
+        /// Who is dialled.
+        accept: LaneEnd,
+        /// The host of that one.
+        accept_host: HostId,
+        /// The number of the session that runs over it.
+        session: u64,
     },
     /// Signal a process.
     Signal {

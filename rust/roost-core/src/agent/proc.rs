@@ -1,10 +1,12 @@
 //! What the agent knows of one proc.
 
+use std::sync::Arc;
+
 use super::recorded::Recorded;
-use super::template::TemplateId;
-use super::{Seen, Signal};
-use crate::control::{Death, Environ, Exit, Launch, Status, Times};
-use crate::id::{Incarnation, MeshId, ProcId};
+use super::template::{Keys, Parents, TemplateId};
+use super::{Place, Seen, Signal};
+use crate::control::{Death, Environ, Exit, Launch, Rank, Status, Times};
+use crate::id::{HostId, Incarnation, MeshId, ProcId};
 use crate::limits::STARTED_SLOTS;
 use crate::restart::{History, Policy};
 
@@ -32,6 +34,11 @@ impl Phase {
     pub(super) fn is_alive(&self) -> bool {
         matches!(self, Self::Starting { .. } | Self::Up)
     }
+
+    /// Whether nothing of it is left, nor will be.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self, Self::Over { gone: true, .. })
+    }
 }
 
 /// It was told to end.
@@ -54,10 +61,12 @@ pub(super) struct Proc {
     pub(super) label: String,
     pub(super) owner: ProcId,
     pub(super) launch: Launch,
-    /// What forks it.
-    pub(super) template: TemplateId,
-    /// What executes it in a cold start: a template without modules of the user's.
-    pub(super) light: TemplateId,
+    /// Where it lives, or lived last.
+    pub(super) host: HostId,
+    /// What makes it there.
+    pub(super) parents: Parents,
+    /// What would elsewhere.
+    pub(super) keys: Arc<Keys>,
     /// The environment of a cold start for which the launch gives none.
     pub(super) environ: Environ,
     pub(super) policy: Option<Policy>,
@@ -65,6 +74,8 @@ pub(super) struct Proc {
     pub(super) ask: bool,
     /// It has no rank: nobody hears of it.
     pub(super) is_spare: bool,
+    /// The place that its last process has taken.
+    pub(super) became: Option<Place>,
 
     pub(super) history: History,
     /// Deaths that the policy mended, oldest first.
@@ -82,6 +93,8 @@ pub(super) struct Proc {
     pub(super) signal: Option<Signal>,
     pub(super) kill_reason: Option<String>,
     pub(super) start_failure: Option<String>,
+    /// Its host is gone, and why: nobody saw its end.
+    pub(super) lost: Option<String>,
     /// When it has to be up.
     pub(super) start_by_ns: Option<u64>,
     /// Launches of this incarnation that were lost with a template.
@@ -96,8 +109,7 @@ pub(super) struct Proc {
 pub(super) struct Shared {
     pub(super) mesh: MeshId,
     pub(super) owner: ProcId,
-    pub(super) template: TemplateId,
-    pub(super) light: TemplateId,
+    pub(super) keys: Arc<Keys>,
     pub(super) environ: Environ,
     pub(super) policy: Option<Policy>,
     pub(super) logs: bool,
@@ -105,30 +117,34 @@ pub(super) struct Shared {
 }
 
 impl Proc {
-    pub(super) fn new(shared: Shared, number: u64, label: String, launch: Launch) -> Self {
+    pub(super) fn new(shared: Shared, number: u64, rank: Rank, parents: Parents) -> Self {
         let Shared {
             mesh,
             owner,
-            template,
-            light,
+            keys,
             environ,
             policy,
             logs,
             ask,
         } = shared;
+        let Rank {
+            label, launch, host, ..
+        } = rank;
         Self {
             mesh,
             number,
             label,
             owner,
             launch,
-            template,
-            light,
+            host,
+            parents,
+            keys,
             environ,
             policy,
             logs,
             ask,
             is_spare: false,
+            became: None,
             history: History::default(),
             earlier: Vec::new(),
             recorded: Recorded::default(),
@@ -141,6 +157,7 @@ impl Proc {
             signal: None,
             kill_reason: None,
             start_failure: None,
+            lost: None,
             start_by_ns: None,
             launches_lost: 0,
             waiting: Vec::new(),
@@ -159,6 +176,7 @@ impl Proc {
         self.signal = None;
         self.kill_reason = None;
         self.start_failure = None;
+        self.lost = None;
         self.start_by_ns = None;
         self.launches_lost = 0;
         self.next_slot = 0;
@@ -167,9 +185,9 @@ impl Proc {
     /// The template that its next launch needs.
     pub(super) fn parent(&self) -> TemplateId {
         if self.launch.is_cold() {
-            self.light
+            self.parents.light
         } else {
-            self.template
+            self.parents.template
         }
     }
 

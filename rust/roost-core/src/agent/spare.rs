@@ -7,16 +7,11 @@
 use std::collections::VecDeque;
 
 use super::proc::{Phase, Proc};
-use super::{Agent, Output, Place};
+use super::{Agent, Input, Output, Place};
 use crate::control::{Bytes, Death, Patience, Status, ToClient};
-use crate::id::{MeshId, ProcId};
+use crate::id::{HostId, MeshId, ProcId};
 use crate::limits::{SPARE_PAUSE_NS, SPARE_PLANS_MAX};
 use crate::restart::{Decision, History};
-
-const NOW: Patience = Patience {
-    grace_ns: 0,
-    sigterm_ns: 0,
-};
 
 /// Those of one mesh.
 #[derive(Debug, Default)]
@@ -40,12 +35,12 @@ impl Agent {
         if self.closed || !self.hears(owner) {
             return self.end_unstarted(now_ns, id, "its owner has ended");
         }
-        self.launch(id);
+        self.launch_or_lose(now_ns, id);
     }
 
     /// It waits for a place from now on, unless there is one.
     pub(super) fn spare_ready(&mut self, now_ns: u64, id: ProcId) {
-        let Some(mesh) = self.procs.get(&id).map(|proc| proc.mesh) else {
+        let Some((mesh, host)) = self.procs.get(&id).map(|proc| (proc.mesh, proc.host)) else {
             return;
         };
         for start in self
@@ -57,7 +52,8 @@ impl Agent {
             self.send(id, ToClient::Prepare { start });
         }
         let waits = |proc: &&Proc| {
-            proc.mesh == mesh && !proc.is_spare && matches!(proc.phase, Phase::Down { gone: true, .. })
+            let is_down = matches!(proc.phase, Phase::Down { gone: true, .. });
+            is_down && proc.mesh == mesh && proc.host == host && !proc.is_spare
         };
         let first = self
             .procs
@@ -71,9 +67,15 @@ impl Agent {
 
     /// A spare that could take the place of this rank now.
     pub(super) fn ready_spare(&self, id: ProcId) -> Option<ProcId> {
+        self.ready_spare_on(id, self.host_of(id)?)
+    }
+
+    /// The same were it to start on that host: a spare cannot leave its own.
+    pub(super) fn ready_spare_on(&self, id: ProcId, host: HostId) -> Option<ProcId> {
         let rank = self.procs.get(&id).filter(|proc| !proc.is_spare)?;
         let is_ready = |spare: &Proc| {
             matches!(spare.phase, Phase::Up)
+                && spare.host == host
                 && spare.ending.is_none()
                 && spare.signal.is_none()
                 && spare.exit.is_none()
@@ -104,24 +106,48 @@ impl Agent {
         };
         rank.phase = Phase::Starting { ready: false };
         rank.pid = pid;
+        let host = rank.host;
         let (owner, incarnation, label) = (rank.owner, rank.incarnation, rank.label.clone());
         let become_it = ToClient::Become {
             incarnation,
             spec: rank.launch.spec.clone(),
             recorded: rank.recorded.payloads(),
         };
-        let owner_slot = self.first_lane(id, owner);
-        self.outputs.push_back(Output::TakePlace(Place {
+        let owner_is_here = self.host_of(owner) == Some(host);
+        let place = Place {
             spare: (spare_id, spare_incarnation),
             proc: (id, incarnation),
-            owner_slot,
+            owner_slot: owner_is_here.then(|| self.first_lane(id, owner)).flatten(),
             label,
-        }));
+        };
+        if let Some(spare) = self.procs.get_mut(&spare_id) {
+            spare.became = Some(place.clone());
+        }
+        self.put(host, Output::TakePlace(place));
         self.send(id, become_it);
         let epoch = self.epoch;
         self.send(id, ToClient::Epoch { epoch });
+        self.first_far_lane(id);
         self.connect_waiting(id);
         true
+    }
+
+    /// A host that has not yet done what [`Output::TakePlace`] says still speaks of the spare.
+    pub(super) fn follow_place(&self, input: &mut Input) {
+        let (Input::Message { from: id, .. }
+        | Input::Died { proc: id, .. }
+        | Input::Exited { proc: id, .. }
+        | Input::Gone { proc: id, .. }) = &*input
+        else {
+            return;
+        };
+        if let Some(spare) = self.procs.get(id)
+            && let Some(place) = &spare.became
+            // What its next life says is its own.
+            && !(matches!(input, Input::Message { .. }) && spare.phase.is_alive())
+        {
+            input.follow(place);
+        }
     }
 
     /// Its end counts against nothing but itself. One that ends over and over is not started for ever.
@@ -131,7 +157,7 @@ impl Agent {
             && self
                 .procs
                 .get(&id)
-                .is_some_and(|proc| self.needs_spares(proc.mesh));
+                .is_some_and(|proc| self.hosts.is_there(proc.host) && self.needs_spares(proc.mesh));
         let Some(proc) = self.procs.get_mut(&id) else {
             return;
         };
@@ -219,7 +245,7 @@ impl Agent {
             for id in self.spares_of(mesh) {
                 // One that waits ends at once; one that still runs the user's `setup` has nothing to lose.
                 let is_ready = matches!(self.procs.get(&id).map(|proc| &proc.phase), Some(Phase::Up));
-                let patience = if is_ready { patience } else { NOW };
+                let patience = if is_ready { patience } else { Patience::NONE };
                 self.stop(now_ns, id, "its mesh has ended", patience);
             }
         }
@@ -292,7 +318,7 @@ impl Agent {
                     self.procs.get(&id).map(|proc| &proc.phase),
                     Some(Phase::Over { gone: true, .. })
                 ) {
-                    self.procs.remove(&id);
+                    self.forget(id);
                 }
             }
         }

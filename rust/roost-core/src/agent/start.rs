@@ -1,6 +1,9 @@
 //! Starting procs: the first time, and again.
 
+use std::sync::Arc;
+
 use super::proc::{Phase, Proc, Shared};
+use super::template::Keys;
 use super::{Agent, Order, Output, Signal, Source};
 use crate::control::{Launch, Rank, Spawn, Status, TemplateKey, Times, ToClient};
 use crate::id::{Incarnation, ProcId};
@@ -17,8 +20,7 @@ impl Agent {
         let shared = Shared {
             mesh: spawn.mesh,
             owner: spawn.owner,
-            template: self.templates.wanted(key, &environ),
-            light: self.templates.wanted(light, &environ),
+            keys: Arc::new(Keys { template: key, light }),
             environ,
             policy: spawn.policy,
             logs: spawn.logs,
@@ -47,11 +49,14 @@ impl Agent {
             self.send(from, ToClient::Warning { text });
             return None;
         }
-        let mut proc = Proc::new(shared.clone(), self.spawned, rank.label, rank.launch);
+        let host = rank.host;
+        let parents = self.templates.parents(host, &shared.keys, &shared.environ);
+        let mut proc = Proc::new(shared.clone(), self.spawned, rank, parents);
         self.spawned += 1;
         proc.times.started_ns = Some(now_ns);
         proc.start_by_ns = Some(now_ns.saturating_add(self.start_timeout_ns));
         self.procs.insert(id, proc);
+        self.hosts.insert(host, id);
         Some(id)
     }
 
@@ -61,7 +66,15 @@ impl Agent {
             return self.end_unstarted(now_ns, id, "its owner has ended");
         }
         self.announce_starting(id);
-        self.launch(id);
+        self.launch_or_lose(now_ns, id);
+    }
+
+    /// Launch it, where its host is there.
+    pub(super) fn launch_or_lose(&mut self, now_ns: u64, id: ProcId) {
+        match self.procs.get(&id).map(|proc| proc.host) {
+            Some(host) if !self.hosts.is_there(host) => self.lose_place(now_ns, id),
+            _ => self.launch(id),
+        }
     }
 
     fn announce_starting(&mut self, id: ProcId) {
@@ -70,6 +83,7 @@ impl Agent {
         let status = Status::Starting {
             times: proc.times,
             actors,
+            host: proc.host,
         };
         self.announce_start(id, status);
     }
@@ -83,10 +97,7 @@ impl Agent {
         let forks = match self.templates.room(template) {
             Ok(Some(forks)) => forks,
             Ok(None) => return,
-            Err(start) => {
-                self.outputs.push_back(start);
-                return;
-            }
+            Err((host, start)) => return self.put(host, start),
         };
         proc.phase = Phase::Starting { ready: false };
         let source = if forks && !proc.launch.is_cold() {
@@ -94,10 +105,12 @@ impl Agent {
         } else {
             Source::Cold(proc.launch.environ.as_ref().unwrap_or(&proc.environ).clone())
         };
+        let (host, owner) = (proc.host, proc.owner);
         let mut order = Order {
             proc: id,
             incarnation: proc.incarnation,
-            owner: proc.owner,
+            owner,
+            owner_is_here: false,
             owner_slot: None,
             label: proc.label.clone(),
             template,
@@ -109,10 +122,11 @@ impl Agent {
             is_spare: proc.is_spare,
         };
         self.templates.requested(template, id);
-        if !order.is_spare {
-            order.owner_slot = self.first_lane(id, order.owner);
+        order.owner_is_here = self.host_of(owner) == Some(host);
+        if order.owner_is_here && !order.is_spare {
+            order.owner_slot = self.first_lane(id, owner);
         }
-        self.outputs.push_back(Output::Launch(Box::new(order)));
+        self.put(host, Output::Launch(Box::new(order)));
         let epoch = self.epoch;
         self.send(id, ToClient::Epoch { epoch });
     }
@@ -130,14 +144,16 @@ impl Agent {
         };
         proc.pid = Some(pid);
         if let Some(signal) = proc.signal {
-            self.outputs.push_back(Output::Signal {
+            let output = Output::Signal {
                 proc: id,
                 incarnation,
                 signal,
-            });
+            };
+            self.put_at(id, output);
         } else if matches!(proc.phase, Phase::Starting { ready: true }) {
             self.up(now_ns, id);
         }
+        self.first_far_lane(id);
         self.connect_waiting(id);
         self.template_answered(id);
     }
@@ -284,6 +300,10 @@ impl Agent {
     }
 
     fn start_incarnation(&mut self, now_ns: u64, id: ProcId, incarnation: Incarnation) {
+        let Some(host) = self.place_for(id) else {
+            return self.lose_place(now_ns, id);
+        };
+        self.settle_on(id, host);
         let Some(proc) = self.procs.get_mut(&id) else {
             return;
         };

@@ -60,13 +60,9 @@ impl Agent {
 
     pub(super) fn close(&mut self, now_ns: u64) {
         self.closed = true;
-        let now = Patience {
-            grace_ns: 0,
-            sigterm_ns: 0,
-        };
         let all: Vec<ProcId> = self.procs.keys().copied().collect();
         for id in all {
-            self.stop(now_ns, id, "the job ended", now);
+            self.stop(now_ns, id, "the job ended", Patience::NONE);
         }
     }
 
@@ -99,11 +95,12 @@ impl Agent {
         };
         proc.signal = proc.signal.max(Some(signal));
         if proc.pid.is_some() {
-            self.outputs.push_back(Output::Signal {
+            let output = Output::Signal {
                 proc: id,
                 incarnation: proc.incarnation,
                 signal,
-            });
+            };
+            self.put_at(id, output);
         }
     }
 
@@ -135,15 +132,7 @@ impl Agent {
         let Some(proc) = self.procs.get_mut(&id) else {
             return;
         };
-        proc.ending = Some(Ending::new(
-            now_ns,
-            reason,
-            Patience {
-                grace_ns: 0,
-                sigterm_ns: 0,
-            },
-            false,
-        ));
+        proc.ending = Some(Ending::new(now_ns, reason, Patience::NONE, false));
         proc.times.died_ns = proc.times.died_ns.or(Some(now_ns));
         proc.phase = Phase::Dying {
             seen: Seen::default(),
@@ -173,7 +162,7 @@ impl Agent {
 }
 
 impl Ending {
-    fn new(now_ns: u64, reason: &str, patience: Patience, restart: bool) -> Self {
+    pub(super) fn new(now_ns: u64, reason: &str, patience: Patience, restart: bool) -> Self {
         let terminate_at_ns = now_ns.saturating_add(patience.grace_ns);
         Self {
             reason: reason.to_owned(),

@@ -10,9 +10,9 @@ mod spares;
 mod trees;
 
 use super::*;
-use crate::control::{DeathKind, Exit, Launch, Rank, Spawn, TemplateKey};
-use crate::id::MeshId;
-use crate::restart::{Policy, Scope, When, WhileDown};
+use crate::control::{Activity, DeathKind, Exit, Launch, Member, Rank, Spawn, TemplateKey};
+use crate::id::Incarnation;
+use crate::restart::{On, Policy, Scope, When, WhileDown};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
@@ -25,7 +25,14 @@ fn mesh(number: u64) -> MeshId {
     MeshId::new(number).expect("tests name meshes from 1")
 }
 
+fn host(number: u64) -> HostId {
+    HostId::new(number).expect("tests name hosts from 1")
+}
+
 const DRIVER: u64 = 1_000;
+
+/// The driver's host.
+const OWN: u64 = 1;
 
 fn policy(limit: u32) -> Policy {
     Policy {
@@ -36,6 +43,7 @@ fn policy(limit: u32) -> Policy {
         scope: Scope::One,
         when: When::Failed,
         while_down: WhileDown::Fail,
+        on: On::SameHost,
     }
 }
 
@@ -56,6 +64,7 @@ fn spawn(numbers: &[u64]) -> Spawn {
             environ: Some(Vec::new()),
             command: None,
         },
+        host: host(OWN),
     };
     Spawn {
         mesh: mesh(7),
@@ -86,6 +95,8 @@ struct Rig {
     agent: Agent,
     now_ns: u64,
     said: Vec<Output>,
+    /// How many outputs that were.
+    outputs: usize,
     /// Templates are ready at once; most tests are not about them.
     templates_ready: bool,
 }
@@ -97,9 +108,10 @@ impl Rig {
             sigterm_ns: 3 * SECOND,
         };
         Self {
-            agent: Agent::new(proc(DRIVER), patience, 120 * SECOND, 1),
+            agent: Agent::new(proc(DRIVER), host(OWN), patience, 120 * SECOND, 1),
             now_ns: SECOND,
             said: Vec::new(),
+            outputs: 0,
             templates_ready: true,
         }
     }
@@ -126,11 +138,34 @@ impl Rig {
 
     fn input(&mut self, input: Input) {
         self.agent.handle(self.now_ns, input);
-        while let Some(output) = self.agent.next_output() {
+        self.listen();
+    }
+
+    fn input_from(&mut self, number: u64, input: Input) {
+        self.agent.handle_from(self.now_ns, host(number), input);
+        self.listen();
+    }
+
+    /// What is said to many is kept as said to each.
+    fn listen(&mut self) {
+        while let Some((of, output)) = self.agent.next_output() {
+            self.outputs += 1;
             match output {
                 Output::StartTemplate { template, .. } if self.templates_ready => {
                     self.agent.handle(self.now_ns, Input::TemplateReady(template));
                 }
+                Output::Send {
+                    to,
+                    message,
+                    descriptor,
+                } => self.said.extend(to.into_iter().map(|id| {
+                    assert_eq!(self.agent.host_of(id), Some(of), "where {id} is");
+                    Output::Send {
+                        to: vec![id],
+                        message: message.clone(),
+                        descriptor,
+                    }
+                })),
                 output => self.said.push(output),
             }
         }
@@ -216,7 +251,7 @@ impl Rig {
     /// The notices for one receiver since the last call.
     fn notices(&mut self, receiver: u64) -> Vec<ToClient> {
         let notice = |output| match output {
-            Output::Send { to, message, .. } if to == proc(receiver) => Some(message),
+            Output::Send { to, message, .. } if to == [proc(receiver)] => Some(message),
             _ => None,
         };
         self.take().into_iter().filter_map(notice).collect()

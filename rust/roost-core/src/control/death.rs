@@ -39,6 +39,8 @@ pub enum DeathKind {
     Start,
     /// It was told to end.
     Stopped,
+    /// Its host was lost: nobody saw it end.
+    Lost,
 }
 
 /// When things happened to one incarnation, in nanoseconds of `CLOCK_MONOTONIC`.

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::restart::{Scope, When, WhileDown};
+use crate::restart::{On, Scope, When, WhileDown};
 
 fn proc(number: u64) -> ProcId {
     ProcId::new(number).expect("not zero")
@@ -43,6 +43,7 @@ fn spawn() -> ToAgent {
             scope: Scope::One,
             when: When::Always,
             while_down: WhileDown::Wait,
+            on: On::AnyHost,
         }),
         logs: true,
         ask: false,
@@ -54,6 +55,7 @@ fn spawn() -> ToAgent {
                 environ: None,
                 command: Some(vec!["c".to_owned()]),
             },
+            host: HostId::new(6).expect("not zero"),
         }],
         spares: vec![],
     }))
@@ -83,8 +85,8 @@ fn golden_bytes() {
         (
             spawn(),
             &[
-                0, 6, 2, 1, b'w', 1, 1, 1, 1, b't', 0, 1, 1, b'A', 1, b'1', 1, 3, 4, 5, 6, 0, 1, 1, 1, 0, 1,
-                0xac, 2, 4, b'w', b'[', b'0', b']', 1, b's', 0, 1, 1, 1, b'c', 0,
+                0, 6, 2, 1, b'w', 1, 1, 1, 1, b't', 0, 1, 1, b'A', 1, b'1', 1, 3, 4, 5, 6, 0, 1, 1, 1, 1, 0,
+                1, 0xac, 2, 4, b'w', b'[', b'0', b']', 1, b's', 0, 1, 1, 1, b'c', 6, 0,
             ],
         ),
     ];
@@ -197,6 +199,7 @@ proptest! {
                 proc: proc(number),
                 label: name.clone(),
                 launch: Launch { spec: spec.clone().into(), environ: Some(environ.clone()), command: None },
+                host: HostId::new(9).expect("not zero"),
             })
             .collect();
         let message = ToAgent::Spawn(message);

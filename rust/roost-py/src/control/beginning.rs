@@ -10,7 +10,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use roost_core::control::ToClient;
-use roost_core::id::{JobId, ProcId};
+use roost_core::id::{HostId, JobId, ProcId};
 
 use super::clock::now_ns;
 use super::convert::{nanoseconds, patience, system_error};
@@ -83,9 +83,13 @@ pub(super) fn agent_config(
     let stall_s = item(config, "stall_s")?.unwrap_or(30.0);
     // Only spreads pauses: two drivers that started together should not restart together.
     let seed = item(config, "seed")?.unwrap_or_else(|| now_ns() ^ u64::from(process::id()) << 32);
+    let host = item::<u64>(config, "host")?.and_then(HostId::new);
+    let host =
+        host.ok_or_else(|| PyValueError::new_err("config needs the id of this host, which is never 0"))?;
     Ok(Config {
         job,
         driver,
+        host,
         executable,
         package_path,
         patience: patience(grace_s, sigterm_s)?,

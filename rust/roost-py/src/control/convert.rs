@@ -7,26 +7,27 @@ use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use roost_core::control::{Bytes, Environ, Launch, Patience, Rank};
-use roost_core::id::{MeshId, ProcId};
-use roost_core::restart::{Policy, Scope, When, WhileDown};
+use roost_core::id::{HostId, MeshId, ProcId};
+use roost_core::restart::{On, Policy, Scope, When, WhileDown};
 
-/// `(limit, within_s, backoff_min_s, backoff_max_s, scope, when, while_down)`
-pub(super) type PolicyTuple = (u32, f64, f64, f64, String, String, String);
+/// `(limit, within_s, backoff_min_s, backoff_max_s, scope, when, while_down, on)`
+pub(super) type PolicyTuple = (u32, f64, f64, f64, String, String, String, String);
 
-/// `(proc, label, spec, env_start, command)`
+/// `(proc, label, spec, env_start, command, host)`
 pub(super) type RankTuple<'py> = (
     u64,
     String,
     Bound<'py, PyBytes>,
     Option<Bound<'py, PyDict>>,
     Option<Vec<String>>,
+    u64,
 );
 
 /// `(preload, sys_path, environ)`
 pub(super) type TemplateTuple<'py> = (Vec<String>, Vec<String>, Bound<'py, PyDict>);
 
 pub(super) fn rank(rank: RankTuple<'_>) -> PyResult<Rank> {
-    let (proc, label, spec, env_start, command) = rank;
+    let (proc, label, spec, env_start, command, host) = rank;
     let environ = env_start.as_ref().map(environ).transpose()?;
     let launch = Launch {
         spec: spec.as_bytes().into(),
@@ -37,6 +38,7 @@ pub(super) fn rank(rank: RankTuple<'_>) -> PyResult<Rank> {
         proc: proc_id(proc)?,
         label,
         launch,
+        host: host_id(host)?,
     })
 }
 
@@ -51,7 +53,7 @@ pub(super) fn environ(dict: &Bound<'_, PyDict>) -> PyResult<Environ> {
 }
 
 pub(super) fn policy(policy: PolicyTuple) -> PyResult<Policy> {
-    let (limit, within_s, backoff_min_s, backoff_max_s, scope, when, while_down) = policy;
+    let (limit, within_s, backoff_min_s, backoff_max_s, scope, when, while_down, on) = policy;
     let unknown = |what: &str, value: &str| PyValueError::new_err(format!("{what} cannot be {value:?}"));
     Ok(Policy {
         limit,
@@ -73,6 +75,11 @@ pub(super) fn policy(policy: PolicyTuple) -> PyResult<Policy> {
             "fail" => WhileDown::Fail,
             "wait" => WhileDown::Wait,
             other => return Err(unknown("while_down", other)),
+        },
+        on: match on.as_str() {
+            "same_host" => On::SameHost,
+            "any_host" => On::AnyHost,
+            other => return Err(unknown("on", other)),
         },
     })
 }
@@ -107,6 +114,10 @@ pub(super) fn proc_id(number: u64) -> PyResult<ProcId> {
 
 pub(super) fn proc_ids(numbers: &[u64]) -> PyResult<Vec<ProcId>> {
     numbers.iter().map(|&number| proc_id(number)).collect()
+}
+
+pub(super) fn host_id(number: u64) -> PyResult<HostId> {
+    HostId::new(number).ok_or_else(|| PyValueError::new_err("a host's id is never 0"))
 }
 
 pub(super) fn mesh_id(number: u64) -> PyResult<MeshId> {

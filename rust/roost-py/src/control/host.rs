@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use roost_core::agent::{Agent, Input, TemplateId, Token};
 use roost_core::control::{Patience, ToClient};
-use roost_core::id::{Incarnation, JobId, ProcId};
+use roost_core::id::{HostId, Incarnation, JobId, ProcId};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
@@ -50,6 +50,8 @@ use super::procfs;
 pub(super) struct Config {
     pub(super) job: JobId,
     pub(super) driver: ProcId,
+    /// This one.
+    pub(super) host: HostId,
     /// The interpreter and its flags.
     pub(super) executable: Vec<String>,
     /// The folder that holds the package.
@@ -153,6 +155,7 @@ impl Host {
         Self {
             agent: Agent::new(
                 config.driver,
+                config.host,
                 config.patience,
                 config.start_timeout_ns,
                 config.seed,
@@ -256,7 +259,7 @@ impl Host {
     /// Give the agent what has come up, and do what it says, until both are at rest.
     fn settle(&mut self) {
         loop {
-            while let Some(output) = self.agent.next_output() {
+            while let Some((_, output)) = self.agent.next_output() {
                 self.perform(output);
             }
             let Some(input) = self.inputs.pop_front() else {
@@ -267,7 +270,7 @@ impl Host {
                 _ => None,
             };
             self.agent.handle(now_ns(), input);
-            while let Some(output) = self.agent.next_output() {
+            while let Some((_, output)) = self.agent.next_output() {
                 self.perform(output);
             }
             // A descriptor that nothing was done with is closed.

@@ -4,7 +4,7 @@ use std::os::fd::{IntoRawFd, OwnedFd};
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
-use roost_core::control::{Death, DeathKind, Exit, Member, Status, Times, ToClient};
+use roost_core::control::{Death, DeathKind, Exit, HostStatus, Member, Status, Times, ToClient};
 
 use super::clock::{now_ns, wall_ns};
 use crate::node::plain;
@@ -51,6 +51,19 @@ pub(super) fn tuple(
             ("become", incarnation.0, PyBytes::new(py, &spec), recorded).into_pyobject(py)
         }
         ToClient::Ask { proc, incarnation } => ("ask", proc.get(), incarnation.0).into_pyobject(py),
+        ToClient::Host { host, name, status } => {
+            let (status, reason) = match status {
+                HostStatus::Joined => ("joined", String::new()),
+                HostStatus::Lost { reason } => ("lost", reason),
+                HostStatus::Left => ("left", String::new()),
+            };
+            ("host_changed", host.get(), name, status, reason).into_pyobject(py)
+        }
+        ToClient::Clock { offset_ns } => ("clock", offset_ns).into_pyobject(py),
+        // The control thread does what these say; Python has no part in it.
+        ToClient::Dial { proc, .. } => ("dial", proc.get()).into_pyobject(py),
+        ToClient::Expect { proc, .. } => ("expect", proc.get()).into_pyobject(py),
+        ToClient::Incoming { .. } => ("incoming", number(descriptor)).into_pyobject(py),
     }
 }
 
@@ -62,10 +75,11 @@ fn number(descriptor: Option<OwnedFd>) -> i32 {
 fn member<'py>(py: Python<'py>, member: &Member) -> PyResult<Bound<'py, PyTuple>> {
     let details = PyDict::new(py);
     let name = match &member.status {
-        Status::Starting { times, actors } => {
+        Status::Starting { times, actors, host } => {
             self::times(&details, times)?;
             let actors: Vec<u64> = actors.iter().map(|mesh| mesh.get()).collect();
             details.set_item("actors", actors)?;
+            details.set_item("host", host.get())?;
             "starting"
         }
         Status::Up { pid, times } => {
@@ -164,5 +178,6 @@ fn kind_name(kind: DeathKind) -> &'static str {
         DeathKind::Oom => "oom",
         DeathKind::Start => "start",
         DeathKind::Stopped => "stopped",
+        DeathKind::Lost => "lost",
     }
 }

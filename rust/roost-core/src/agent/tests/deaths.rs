@@ -330,7 +330,7 @@ fn scope_all_and_rest_take_the_others_along() {
                     to,
                     message: ToClient::Stop { .. },
                     ..
-                } => Some(to.get()),
+                } => Some(to[0].get()),
                 _ => None,
             })
             .collect();

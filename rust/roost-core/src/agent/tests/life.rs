@@ -310,7 +310,7 @@ fn what_ended_long_ago_is_forgotten() {
         ask(&mut rig, dead[0]),
         [ToClient::ConnectFailed {
             proc: proc(dead[0]),
-            reason: "there is no such proc on this host".to_owned()
+            reason: "there is no such proc".to_owned()
         }]
     );
     assert!(

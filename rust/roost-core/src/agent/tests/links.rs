@@ -129,7 +129,7 @@ fn each_receiver_hears_which_of_its_own_messages_were_started() {
                 to,
                 message: ToClient::Member(member),
                 ..
-            } if *to == proc(receiver) => match &member.status {
+            } if **to == [proc(receiver)] => match &member.status {
                 Status::Failed { death, .. } => Some(death.started),
                 _ => None,
             },
@@ -170,7 +170,7 @@ fn a_first_start_is_told_to_the_owner_and_all_else_to_everybody() {
                     to,
                     message: ToClient::Member(member),
                     ..
-                } if *to == proc(receiver) => Some(member.as_ref()),
+                } if **to == [proc(receiver)] => Some(member.as_ref()),
                 _ => None,
             })
             .collect();
@@ -183,7 +183,7 @@ fn a_first_start_is_told_to_the_owner_and_all_else_to_everybody() {
     }
     assert!(
         said.iter().any(|output| matches!(output,
-            Output::Send { to, message: ToClient::Epoch { epoch: 3 }, .. } if *to == proc(3))),
+            Output::Send { to, message: ToClient::Epoch { epoch: 3 }, .. } if **to == [proc(3)])),
         "a proc is told where it enters"
     );
 }
@@ -213,7 +213,7 @@ fn segments_pass_through_or_come_back() {
     else {
         panic!("{said:?}")
     };
-    assert_eq!((*to, *from), (proc(2), proc(1)));
+    assert_eq!((to[0], *from), (proc(2), proc(1)));
     rig.say(
         2,
         ToAgent::SegmentAck {

@@ -95,7 +95,7 @@ impl World {
         for output in rig.take() {
             match output {
                 Output::Launch(order) => self.launched(&order),
-                Output::Send { to, message, .. } => self.told(rig.now_ns, to.get(), message),
+                Output::Send { to, message, .. } => self.told(rig.now_ns, to[0].get(), message),
                 Output::StartTemplate { template, .. } => self.loading.push(template),
                 Output::Signal {
                     proc, incarnation, ..
@@ -108,6 +108,7 @@ impl World {
                 }
                 Output::TakePlace(place) => self.placed(&place),
                 Output::Pair { first, second } => assert_ne!(first.proc, second.proc),
+                Output::Far { dial, accept, .. } => assert_ne!(dial.proc, accept.proc),
             }
         }
     }

@@ -24,6 +24,7 @@ pub(super) fn with_spares(spawn: Spawn, spares: u64, policy: Policy) -> Spawn {
         proc: proc(number),
         label: format!("workers spare {number}"),
         launch: launch.clone(),
+        host: host(OWN),
     };
     let first = spawn.ranks[0].proc.get() * 100 + 1;
     Spawn {
@@ -55,7 +56,7 @@ fn a_spare_takes_the_place_once_the_memory_of_the_dead_is_free_and_without_a_pau
     let said = rig.take();
     let starting = said.iter().position(|output| {
         matches!(output, Output::Send { to, message: ToClient::Member(member), .. }
-            if *to == proc(DRIVER) && matches!(member.status, Status::Starting { .. }))
+            if **to == [proc(DRIVER)] && matches!(member.status, Status::Starting { .. }))
     });
     let place = said.iter().position(|output| {
         matches!(output, Output::TakePlace(place)
@@ -63,7 +64,7 @@ fn a_spare_takes_the_place_once_the_memory_of_the_dead_is_free_and_without_a_pau
     });
     let told = said.iter().position(|output| {
         matches!(output, Output::Send { to, message: ToClient::Become { incarnation, spec, .. }, .. }
-        if *to == proc(1) && *incarnation == Incarnation(1) && **spec == *b"spec")
+        if **to == [proc(1)] && *incarnation == Incarnation(1) && **spec == *b"spec")
     });
     assert!(starting < place && place < told && starting.is_some(), "{said:?}");
     assert!(!said.iter().any(|output| matches!(output, Output::Launch(_))));
@@ -126,7 +127,7 @@ fn nobody_hears_of_a_spare_and_it_hears_of_nobody() {
             ..
         } = output
         {
-            assert_ne!(to, proc(101));
+            assert_ne!(to, [proc(101)]);
             assert_ne!(member.proc, proc(101));
         }
     }
@@ -336,7 +337,7 @@ fn the_scope_of_a_policy_leaves_them_alone() {
     rig.crash(1, 0);
     assert!(!rig.take().iter().any(
         |output| matches!(output, Output::Send { to, message: ToClient::Stop { .. }, .. }
-        if to.get() > 100)
+        if to[0].get() > 100)
     ));
     // The other restarts too, and gets one.
     rig.die(2, 0, Exit::Code(0));

@@ -60,7 +60,7 @@ struct World {
 impl World {
     fn new(seed: u64) -> Self {
         let mut rig = Rig::new();
-        rig.agent = Agent::new(proc(DRIVER), PATIENCE, u64::MAX, seed);
+        rig.agent = Agent::new(proc(DRIVER), host(OWN), PATIENCE, u64::MAX, seed);
         Self {
             rig,
             random: Random(seed),

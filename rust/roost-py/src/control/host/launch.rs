@@ -166,7 +166,7 @@ impl Host {
             page: page.try_clone()?,
             recorded,
         };
-        let owner = LaneEnd {
+        let owner = order.owner_is_here.then(|| LaneEnd {
             proc: order.owner,
             incarnation: self
                 .running
@@ -174,7 +174,7 @@ impl Host {
                 .map(|owner| owner.incarnation)
                 .unwrap_or_default(),
             slot: order.owner_slot,
-        };
+        });
         let log = order.logs.then(|| self.log.clone());
         let running = Running {
             incarnation: order.incarnation,
@@ -188,7 +188,7 @@ impl Host {
             control_blocked: None,
             tombstones: [Some(first), Some(second)],
             page,
-            owner: Some((owner, owner_data)),
+            owner: owner.map(|owner| (owner, owner_data)),
             pumps: [
                 Pump::new(stdout_read, Stream::Out, &order.label, log.clone()),
                 Pump::new(stderr_read, Stream::Err, &order.label, log),

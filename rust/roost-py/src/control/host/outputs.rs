@@ -26,10 +26,14 @@ impl Host {
                 message,
                 descriptor,
             } => {
-                let descriptor = descriptor.and_then(|token| self.tokens.remove(&token));
-                self.tell(to, &message, descriptor);
+                let mut descriptor = descriptor.and_then(|token| self.tokens.remove(&token));
+                for to in to {
+                    self.tell(to, &message, descriptor.take());
+                }
             }
             Output::Pair { first, second } => self.pair(first, second),
+            // There is no way to another host yet.
+            Output::Far { .. } => {}
             Output::Signal {
                 proc,
                 incarnation,

@@ -60,6 +60,7 @@ impl World {
             scope: [Scope::One, Scope::All, Scope::Rest][usize::try_from(self.below(3)).expect("an index")],
             when: [When::Failed, When::Always][usize::try_from(self.below(2)).expect("an index")],
             while_down: WhileDown::Fail,
+            on: On::SameHost,
         })
     }
 

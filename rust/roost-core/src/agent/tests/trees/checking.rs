@@ -32,13 +32,13 @@ impl World {
                     to,
                     message: ToClient::Member(member),
                     ..
-                } => self.heard(to.get(), &member),
+                } => self.heard(to[0].get(), &member),
                 Output::Send {
                     to,
                     message: ToClient::Warning { text },
                     ..
                 } => {
-                    assert!(text.contains("is not replaced"), "{to}: {text}");
+                    assert!(text.contains("is not replaced"), "{to:?}: {text}");
                     self.given_up += 1;
                 }
                 Output::Signal {
