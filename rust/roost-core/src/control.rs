@@ -20,6 +20,7 @@ pub use self::death::{Death, DeathKind, Exit, Times};
 use crate::id::{HostId, Incarnation, MeshId, ProcId};
 use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, CONTROL_PACKET_BYTES_MAX};
 use crate::restart::Policy;
+use crate::trust::Credentials;
 
 /// A control message that could not be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -460,6 +461,8 @@ pub enum ToClient {
         /// Where it stands now.
         status: HostStatus,
     },
+    /// What the receiver shows to procs of other hosts, and knows them by. Told once, before the first of the following.
+    Network(Box<Credentials>),
     /// Make a data lane to a proc of another host, and make it again when it breaks, until that incarnation has ended.
     Dial {
         /// The proc at the other end.

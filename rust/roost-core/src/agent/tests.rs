@@ -1,6 +1,7 @@
 //! The agent against a world of made-up processes.
 
 mod deaths;
+mod hosts;
 mod life;
 mod links;
 mod otp;

@@ -61,6 +61,7 @@ pub(super) fn tuple(
         }
         ToClient::Clock { offset_ns } => ("clock", offset_ns).into_pyobject(py),
         // The control thread does what these say; Python has no part in it.
+        ToClient::Network(_) => ("network",).into_pyobject(py),
         ToClient::Dial { proc, .. } => ("dial", proc.get()).into_pyobject(py),
         ToClient::Expect { proc, .. } => ("expect", proc.get()).into_pyobject(py),
         ToClient::Incoming { .. } => ("incoming", number(descriptor)).into_pyobject(py),
