@@ -5,8 +5,10 @@ mod control;
 mod frame;
 mod hello;
 mod session;
+mod stranger;
 
 pub use control::control;
 pub use frame::frame;
 pub use hello::hello;
 pub use session::session;
+pub use stranger::stranger;

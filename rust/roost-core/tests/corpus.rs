@@ -42,3 +42,8 @@ fn session() {
 fn control() {
     replay("control", targets::control);
 }
+
+#[test]
+fn stranger() {
+    replay("stranger", targets::stranger);
+}

@@ -76,7 +76,7 @@ impl Door {
     }
 
     /// Begins a control connection. The preamble is what this side has sent in clear; the name is the host's, as it was
-    /// dialled (`trainer-7.example`, `10.0.0.7`, `::1`; `localhost` for a Unix socket). With an own PKI the peer's
+    /// dialled (`trainer-7.example`, `10.0.0.7`, `[::1]`; `localhost` for a Unix socket). With an own PKI the peer's
     /// certificate must have this name or address; without one nothing is named and it is not looked at.
     ///
     /// # Errors
@@ -86,7 +86,11 @@ impl Door {
         let channel = match &self.tls {
             None => Channel::plain(),
             Some((client, _)) => {
-                let asked = if self.named { name } else { "roost" };
+                let asked = if self.named {
+                    name.trim_matches(['[', ']'])
+                } else {
+                    "roost"
+                };
                 let server = ServerName::try_from(asked.to_owned()).map_err(|_| TrustError::Name {
                     name: name.to_owned(),
                 })?;

@@ -182,6 +182,7 @@ pub(super) fn explain(error: rustls::Error, peer: &str) -> TrustError {
             | Alert::CertificateRequired
             | Alert::CertificateRevoked
             | Alert::CertificateUnknown
+            | Alert::DecryptError
             | Alert::UnknownCA
             | Alert::UnsupportedCertificate),
         ) => TrustError::RefusedCertificate {

@@ -1,37 +1,76 @@
-//! Two ends over pipes in memory: who is let in, who is not, and what comes through.
+//! Two ends over pipes in memory: who is let in (`pairs`), what strangers get (`strangers`), what a proof is worth
+//! (`proofs`), and what comes through afterwards (`bulk`).
+
+mod bulk;
+mod pairs;
+mod proofs;
+mod strangers;
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 
 use super::*;
 use crate::id::{HostId, JobId};
 
 pub(super) const PREAMBLE: [u8; PREAMBLE_BYTES] = [7; PREAMBLE_BYTES];
 
-/// One direction of a socket: holds so many bytes, and gives so many at once.
+/// One direction of a socket: holds so many bytes, gives so many at once, and can do harm.
 pub(super) struct Pipe {
     bytes: VecDeque<u8>,
     room: usize,
     at_once: usize,
     /// The writer has closed it.
     closed: bool,
-    /// All that ever went through.
+    /// All that ever went in.
     log: Vec<u8>,
+    harm: Harm,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Harm {
+    None,
+    /// This byte is changed.
+    Flip(usize),
+    /// The stream ends before this byte.
+    Cut(usize),
 }
 
 impl Pipe {
-    fn new(room: usize, at_once: usize) -> Self {
+    pub(super) fn new(room: usize, at_once: usize) -> Self {
         Self {
             bytes: VecDeque::new(),
             room,
             at_once,
             closed: false,
             log: Vec::new(),
+            harm: Harm::None,
         }
     }
 
-    fn wide() -> Self {
+    pub(super) fn wide() -> Self {
         Self::new(1 << 20, 1 << 20)
+    }
+
+    pub(super) fn harmful(harm: Harm) -> Self {
+        Self { harm, ..Self::wide() }
+    }
+
+    /// What somebody has sent, who then closes.
+    pub(super) fn of(bytes: &[u8]) -> Self {
+        let mut pipe = Self::wide();
+        pipe.write_all(bytes).expect("there is room");
+        pipe.closed = true;
+        pipe
+    }
+
+    fn put(&mut self, byte: u8) {
+        let at = self.log.len();
+        self.log.push(byte);
+        match self.harm {
+            Harm::Flip(place) if place == at => self.bytes.push_back(byte ^ 0x10),
+            Harm::Cut(place) if place <= at => self.closed = true,
+            _ => self.bytes.push_back(byte),
+        }
     }
 }
 
@@ -54,8 +93,7 @@ impl Write for Pipe {
         if count == 0 && !bytes.is_empty() {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        self.bytes.extend(&bytes[..count]);
-        self.log.extend_from_slice(&bytes[..count]);
+        bytes[..count].iter().for_each(|&byte| self.put(byte));
         Ok(count)
     }
 
@@ -72,29 +110,54 @@ pub(super) struct Ends {
     pub(super) down: Pipe,
 }
 
-/// Drives both to their ends; who fails closes, after its alert.
-pub(super) fn shake(dialler: Handshake, acceptor: Handshake, mut up: Pipe, mut down: Pipe) -> Ends {
-    let (mut dialler, mut acceptor) = (End::Going(dialler), End::Going(acceptor));
-    for _ in 0..100_000 {
-        dialler = dialler.step(&mut down, &mut up);
-        acceptor = acceptor.step(&mut up, &mut down);
-        if let (End::Over(dialler), End::Over(acceptor)) = (&mut dialler, &mut acceptor) {
-            let (dialler, acceptor) = (dialler.take(), acceptor.take());
-            return Ends {
-                dialler: dialler.expect("taken once"),
-                acceptor: acceptor.expect("taken once"),
-                up,
-                down,
-            };
-        }
+impl Ends {
+    pub(super) fn both(self) -> (Secure, Secure) {
+        (self.dialler.unwrap(), self.acceptor.unwrap())
     }
-    panic!("the handshake hangs");
+
+    pub(super) fn errors(self) -> (TrustError, TrustError) {
+        (self.dialler.unwrap_err(), self.acceptor.unwrap_err())
+    }
 }
 
-#[expect(clippy::large_enum_variant, reason = "there are two of it")]
+/// Drives both to their ends; who fails closes, after its alert. When neither gets on (somebody waits for bytes that were
+/// announced and never come) the connection ends, as it does at its deadline.
+pub(super) fn shake_over(dialler: Handshake, acceptor: Handshake, mut up: Pipe, mut down: Pipe) -> Ends {
+    let (mut dialler, mut acceptor) = (End::Going(Box::new(dialler)), End::Going(Box::new(acceptor)));
+    let mut moved = (usize::MAX, 0, 0, 0);
+    loop {
+        dialler = dialler.step(&mut down, &mut up);
+        acceptor = acceptor.step(&mut up, &mut down);
+        match (dialler, acceptor) {
+            (End::Over(dialler), End::Over(acceptor)) => {
+                return Ends {
+                    dialler: *dialler,
+                    acceptor: *acceptor,
+                    up,
+                    down,
+                };
+            }
+            ends => (dialler, acceptor) = ends,
+        }
+        let now = (up.log.len(), up.bytes.len(), down.log.len(), down.bytes.len());
+        if now == moved {
+            assert!(
+                !(up.closed && down.closed),
+                "somebody goes on with what is closed"
+            );
+            (up.closed, down.closed) = (true, true);
+        }
+        moved = now;
+    }
+}
+
+pub(super) fn shake(dialler: Handshake, acceptor: Handshake) -> Ends {
+    shake_over(dialler, acceptor, Pipe::wide(), Pipe::wide())
+}
+
 enum End {
-    Going(Handshake),
-    Over(Option<Result<Secure, TrustError>>),
+    Going(Box<Handshake>),
+    Over(Box<Result<Secure, TrustError>>),
 }
 
 impl End {
@@ -102,20 +165,23 @@ impl End {
         let Self::Going(mut handshake) = self else {
             return self;
         };
-        let result = handshake
-            .write(to)
-            .and_then(|()| handshake.read(from))
-            .and_then(|()| handshake.write(to));
-        if let Err(error) = result {
-            handshake.write(to).expect("the pipe is open");
-            to.closed = true;
-            return Self::Over(Some(Err(error)));
+        match step(&mut handshake, from, to) {
+            Err(error) => {
+                handshake.write(to).expect("the pipe is open");
+                to.closed = true;
+                assert!(!handshake.is_done(), "who has failed is never done");
+                Self::Over(Box::new(Err(error)))
+            }
+            Ok(()) if handshake.is_done() => Self::Over(Box::new(Ok(handshake.finish()))),
+            Ok(()) => Self::Going(handshake),
         }
-        if handshake.is_done() {
-            return Self::Over(Some(Ok(handshake.finish())));
-        }
-        Self::Going(handshake)
     }
+}
+
+fn step(handshake: &mut Handshake, from: &mut Pipe, to: &mut Pipe) -> Result<(), TrustError> {
+    handshake.write(to)?;
+    handshake.read(from)?;
+    handshake.write(to)
 }
 
 pub(super) fn job(number: u8) -> JobId {
@@ -126,37 +192,140 @@ pub(super) fn host(number: u64) -> HostId {
     HostId::new(number).expect("not zero")
 }
 
-#[test]
-fn two_hosts_of_a_job_meet() {
-    let authority = Authority::new(job(1)).unwrap();
-    let one = Trust::new(&authority.issue(host(1)).unwrap()).unwrap();
-    let two = Trust::new(&authority.issue(host(2)).unwrap()).unwrap();
-    let ends = shake(
-        one.dial(&PREAMBLE, host(2)).unwrap(),
-        two.accept(&PREAMBLE).unwrap(),
-        Pipe::wide(),
-        Pipe::wide(),
-    );
-    assert!(!ends.dialler.unwrap().is_plain());
-    assert!(!ends.acceptor.unwrap().is_plain());
+pub(super) fn key(digit: char) -> JoinKey {
+    JoinKey::parse(&digit.to_string().repeat(64)).unwrap()
+}
+
+pub(super) fn door(key: Option<JoinKey>, plaintext: bool) -> Door {
+    Door::new(&DoorConfig {
+        key,
+        plaintext,
+        pki: None,
+    })
+    .unwrap()
+}
+
+/// Two hosts, 1 and 2, of one job.
+pub(super) fn hosts(number: u8, plaintext: bool) -> [Trust; 2] {
+    let authority = Authority::new(job(number)).unwrap();
+    [host(1), host(2)].map(|host| {
+        let credentials = Credentials {
+            plaintext,
+            ..authority.issue(host).unwrap()
+        };
+        Trust::new(&credentials).unwrap()
+    })
+}
+
+/// A connection of each kind, both ends.
+pub(super) fn both_ends(kind: usize) -> (Handshake, Handshake) {
+    let plaintext = kind % 2 == 1;
+    if kind < 2 {
+        let [one, two] = hosts(1, plaintext);
+        (
+            one.dial(&PREAMBLE, host(2)).unwrap(),
+            two.accept(&PREAMBLE).unwrap(),
+        )
+    } else {
+        let door = door(Some(key('a')), plaintext);
+        (
+            door.dial(&PREAMBLE, "localhost").unwrap(),
+            door.accept(&PREAMBLE).unwrap(),
+        )
+    }
+}
+
+/// How many there are of [`both_ends`].
+pub(super) const KINDS: usize = 4;
+
+/// Numbers that look random, and are the same each time.
+pub(super) struct Numbers(pub(super) u64);
+
+impl Numbers {
+    pub(super) fn below(&mut self, bound: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).expect("31 bits") % bound
+    }
+
+    pub(super) fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count)
+            .map(|_| u8::try_from(self.below(256)).expect("below 256"))
+            .collect()
+    }
+}
+
+/// Says something in both directions, which arrives.
+pub(super) fn converse(ends: Ends) {
+    let (mut dialler, mut acceptor) = ends.both();
+    tell(&mut dialler, &mut acceptor);
+    tell(&mut acceptor, &mut dialler);
+}
+
+fn tell(from: &mut Secure, to: &mut Secure) {
+    let (mut pipe, mut said) = (Pipe::wide(), [0; 8]);
+    assert_eq!(from.write(&mut pipe, &[IoSlice::new(b"well met")]).unwrap(), 8);
+    assert_eq!(to.read(&mut pipe, &mut said).unwrap(), 8);
+    assert_eq!(said, *b"well met");
 }
 
 #[test]
-fn a_root_joins_a_host_by_a_key() {
-    let key = JoinKey::parse(&"0a".repeat(32)).unwrap();
-    let door = || {
-        Door::new(&DoorConfig {
-            key: Some(key.clone()),
-            ..DoorConfig::default()
-        })
-        .unwrap()
-    };
-    let ends = shake(
-        door().dial(&PREAMBLE, "localhost").unwrap(),
-        door().accept(&PREAMBLE).unwrap(),
-        Pipe::wide(),
-        Pipe::wide(),
+fn both_kinds_meet_with_and_without_tls() {
+    for kind in 0..KINDS {
+        let (dialler, acceptor) = both_ends(kind);
+        let (dialler, acceptor) = shake(dialler, acceptor).both();
+        assert_eq!(
+            (dialler.is_plain(), acceptor.is_plain()),
+            (kind % 2 == 1, kind % 2 == 1)
+        );
+    }
+}
+
+#[test]
+fn a_handshake_goes_through_a_pipe_of_one_byte() {
+    for kind in 0..KINDS {
+        let (dialler, acceptor) = both_ends(kind);
+        shake_over(dialler, acceptor, Pipe::new(1, 1), Pipe::new(1, 1)).both();
+    }
+}
+
+#[test]
+fn credentials_travel_and_keep_their_secrets_out_of_logs() {
+    let credentials = Authority::new(job(1)).unwrap().issue(host(1)).unwrap();
+    let bytes = postcard::to_stdvec(&credentials).unwrap();
+    let again: Credentials = postcard::from_bytes(&bytes).unwrap();
+    assert!(again == credentials);
+    let trust = Trust::new(&again).unwrap();
+    let text = format!(
+        "{credentials:?} {trust:?} {:?} {:?}",
+        key('a'),
+        door(Some(key('a')), false)
     );
-    assert!(!ends.dialler.unwrap().is_plain());
-    assert!(!ends.acceptor.unwrap().is_plain());
+    assert!(!text.contains("secret") && !text.contains("aaaa"), "{text}");
+}
+
+#[test]
+fn a_key_is_64_digits_and_is_never_repeated() {
+    let text = " 00112233445566778899aabbccddeeff00112233445566778899AABBCCDDEEFF\r\n";
+    let lower = text.to_lowercase();
+    assert!(JoinKey::parse(text).unwrap() == JoinKey::parse(&lower).unwrap());
+    for wrong in [
+        "",
+        "00",
+        &"0g".repeat(32),
+        &"0".repeat(65),
+        &"é".repeat(32),
+        &"0 ".repeat(32),
+    ] {
+        let error = JoinKey::parse(wrong).unwrap_err();
+        assert!(wrong.len() < 2 || !error.to_string().contains(wrong), "{error}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "before it is done")]
+fn a_handshake_that_is_not_done_cannot_be_finished() {
+    both_ends(0).0.finish();
 }
