@@ -267,6 +267,8 @@ pub enum ToAgent {
         /// Its actors that do something.
         activities: Vec<Activity>,
     },
+    /// A connection that was handed to the sender has proved itself, or has not.
+    Greeted,
     /// Start this template, where it does not run yet: procs of it will follow.
     Prepare {
         /// Which.
@@ -330,6 +332,16 @@ pub enum Status {
     },
     /// Its event loop moves again.
     Resumed,
+}
+
+impl Status {
+    /// Whether this incarnation has ended.
+    pub fn is_end(&self) -> bool {
+        matches!(
+            self,
+            Self::Dead { .. } | Self::Failed { .. } | Self::Stopped { .. }
+        )
+    }
 }
 
 /// One change of one proc.
@@ -494,6 +506,8 @@ pub enum ToClient {
         /// What it said first.
         preamble: Bytes,
     },
+    /// What the receiver's lanes to other hosts prove themselves with: before the first of them.
+    Network(Box<Credentials>),
     /// How the receiver's monotonic clock stands to the root's.
     Clock {
         /// To be added to the receiver's.
@@ -547,6 +561,20 @@ pub fn decode<T: DeserializeOwned>(packet: &[u8]) -> Result<Envelope<T>, Control
 /// [`ControlError::Malformed`].
 pub fn decode_large<T: DeserializeOwned>(message: &[u8]) -> Result<T, ControlError> {
     read(message)
+}
+
+/// Write a message that travels in pieces of its own, as between hosts; read by [`decode_large`].
+///
+/// # Errors
+///
+/// [`ControlError::TooLarge`].
+pub fn encode_whole<T: Serialize>(message: &T) -> Result<Vec<u8>, ControlError> {
+    let bytes = write(message)?;
+    let length = bytes.len();
+    if length > CONTROL_MESSAGE_BYTES_MAX {
+        return Err(ControlError::TooLarge { length });
+    }
+    Ok(bytes)
 }
 
 fn write<T: Serialize>(value: &T) -> Result<Vec<u8>, ControlError> {

@@ -10,6 +10,7 @@
 //! - [`control`]: what procs and the agent of their host tell each other, apart from the data.
 //! - [`agent`]: which procs of a host live, and what to do when one ends; [`restart`] is its policy.
 //! - [`trust`]: how hosts of one job know each other, and the TLS between them.
+//! - [`trunk`]: what the root of a job and the agent of another host tell each other.
 //! - [`credit`]: how many messages a sender may have in a mailbox, and what it may hold back itself.
 
 #![forbid(unsafe_code)]
@@ -23,5 +24,6 @@ pub mod id;
 pub mod limits;
 pub mod restart;
 pub mod session;
+pub mod trunk;
 pub mod trust;
 pub mod wire;

@@ -142,3 +142,25 @@ pub const PKI_CHAIN_BYTES_MAX: usize = 12 << 10;
 /// Plaintext that a connection between hosts has taken and not written, because the socket is full: four records of TLS, about
 /// what a socket takes at once.
 pub const SECURE_UNSENT_BYTES_MAX: usize = 64 << 10;
+
+/// A piece of a message between the root and another host: small enough that a beat never waits long behind one.
+pub const TRUNK_PIECE_BYTES: usize = 256 << 10;
+
+/// What may wait for the other end of a trunk, aside from what its session keeps. A host that takes nothing is lost after
+/// some seconds anyway.
+pub const TRUNK_QUEUE_BYTES_MAX: usize = 1 << 30;
+
+/// One of the records that a trunk begins with. The largest holds certificates.
+pub const TRUNK_RECORD_BYTES_MAX: usize = 64 << 10;
+
+/// The root's beats over a trunk, from one to the next .
+pub const BEAT_NS: u64 = 1_000_000_000;
+
+/// Silence after which a host is lost.
+pub const SILENCE_NS: u64 = 10_000_000_000;
+
+/// Beats by which a host knows the root's clock: a minute, in which two crystals drift apart by some milliseconds at most.
+pub const CLOCK_SAMPLES_MAX: usize = 60;
+
+/// How far the root's clock has to have moved before procs are told: deadlines need no more.
+pub const CLOCK_STEP_NS: u64 = 1_000_000;

@@ -8,7 +8,9 @@
 //! | `restarts` | what a restart policy has seen of one actor |
 //! | `shared` | what Python and the control thread share: two queues, two eventfds, a socket for descriptors; `door` is the thread's side of it |
 //! | `client` | the thread in a proc |
-//! | `host` | the thread in the driver, around `roost_core::agent` |
+//! | `host` | the thread in the driver, around `roost_core::agent`, and what does the same on another host |
+//! | `standing` | the thread of `python -m roost host` |
+//! | `net` | connections to other hosts |
 //! | `table` | threads with a file table of their own; `tombstone` is the first use of it |
 //! | `lane` | control messages over a socket, descriptors beside them; `socket` and `memory` are below it |
 //! | `descendants`, `procfs` | finding and ending what a proc leaves behind |
@@ -32,12 +34,14 @@ mod host;
 mod lane;
 mod log;
 mod memory;
+mod net;
 mod notice;
 mod procfs;
 mod restarts;
 mod shared;
 mod socket;
 mod stall;
+mod standing;
 mod table;
 mod template;
 mod tombstone;

@@ -3,12 +3,12 @@
 //! Nothing more is read from a connection before these are checked, in this order: is it roost, does its version fit,
 //! is it our job, is it the proc that we expect.
 
-use super::bytes::{array_at, put, u16_at, u32_at, u64_at};
+use super::bytes::{array_at, put, u32_at, u64_at};
 use crate::id::{Incarnation, JobId, ProcId};
 
 /// What a roost connection begins with. Line ends and a control character show at once when something on the way
 /// treats the bytes as text.
-const MAGIC: [u8; 8] = *b"ROOST\r\n\x1a";
+pub(super) const MAGIC: [u8; 8] = *b"ROOST\r\n\x1a";
 
 /// The protocol that this crate speaks. Another major number never works; another minor number does.
 const PROTOCOL: (u16, u16) = (1, 0);
@@ -118,12 +118,7 @@ impl Hello {
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         put(&mut bytes, 0, MAGIC);
-        put(&mut bytes, 8, self.version.protocol_major.to_le_bytes());
-        put(&mut bytes, 10, self.version.protocol_minor.to_le_bytes());
-        put(&mut bytes, 12, self.version.roost.0.to_le_bytes());
-        put(&mut bytes, 14, self.version.roost.1.to_le_bytes());
-        put(&mut bytes, 16, self.version.roost.2.to_le_bytes());
-        put(&mut bytes, 18, [self.version.python.0, self.version.python.1]);
+        self.version.put(&mut bytes);
         put(&mut bytes, 24, self.job.0);
         put(&mut bytes, 40, self.proc.get().to_le_bytes());
         put(&mut bytes, 48, self.incarnation.0.to_le_bytes());
@@ -142,12 +137,7 @@ impl Hello {
         if first != MAGIC {
             return Err(HelloError::NotRoost { first });
         }
-        let version = Version {
-            protocol_major: u16_at(bytes, 8),
-            protocol_minor: u16_at(bytes, 10),
-            roost: (u16_at(bytes, 12), u16_at(bytes, 14), u16_at(bytes, 16)),
-            python: (bytes[18], bytes[19]),
-        };
+        let version = Version::read(bytes);
         if version.protocol_major != ours.version.protocol_major {
             return Err(HelloError::VersionMismatch {
                 ours: ours.version,

@@ -5,6 +5,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
+//! | `answer` | what the agent of another host answers to them |
 //! | `hello` | the first bytes: versions and identities |
 //! | `frame` | what every frame begins with, and its kinds |
 //! | `message`, `runs`, `chain` | a message: to which actors, on whose behalf |
@@ -13,6 +14,7 @@
 //! | `bulk` | parts that travel ahead of their frame, in pieces; frames of control connections |
 //! | `bytes`, `error` | numbers in bytes; what is wrong with bytes |
 
+mod answer;
 pub mod bulk;
 mod bytes;
 pub mod chain;
@@ -24,6 +26,7 @@ pub mod parts;
 pub mod reply;
 pub mod runs;
 
+pub use answer::{Answer, AnswerError, Refusal};
 pub use bulk::{Bulk, Control};
 pub use chain::{Chain, ChainBuffer, ChainLink};
 pub use error::{EncodeError, ProtocolError};

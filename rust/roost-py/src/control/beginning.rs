@@ -10,13 +10,17 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use roost_core::control::ToClient;
-use roost_core::id::{HostId, JobId, ProcId};
+use roost_core::id::{HostId, Incarnation, JobId, ProcId};
+use roost_core::trust::{Door, DoorConfig, JoinKey, Pki, TrustError};
+use roost_core::wire::{Hello, Version};
 
 use super::clock::now_ns;
 use super::convert::{nanoseconds, patience, system_error};
-use super::door::Door;
+use super::door::Door as PythonDoor;
 use super::host::Config;
+use super::net::{Address, Wanted};
 use super::shared::{Ends, Shared};
+use super::standing::StandingConfig;
 use super::table;
 
 /// Room for the deepest calls of the control thread, in a debug build too.
@@ -25,7 +29,7 @@ const STACK_BYTES: usize = 1 << 20;
 /// Start the control thread with its ends of what it shares with Python, and these descriptors.
 pub(super) fn start_thread(
     given: &[BorrowedFd<'_>],
-    run: impl FnOnce(Door, Vec<OwnedFd>) + Send + 'static,
+    run: impl FnOnce(PythonDoor, Vec<OwnedFd>) + Send + 'static,
 ) -> PyResult<(Arc<Shared>, Ends)> {
     let (ends, far) = Ends::new().map_err(system_error)?;
     let shared = Arc::new(Shared::default());
@@ -40,7 +44,7 @@ pub(super) fn start_thread(
         if let (Some(event), Some(wake), Some(handover)) = (owned.next(), owned.next(), owned.next()) {
             table::occupy_standard_streams();
             run(
-                Door::new(
+                PythonDoor::new(
                     for_thread,
                     Ends {
                         event,
@@ -56,7 +60,7 @@ pub(super) fn start_thread(
 }
 
 /// The thread cannot work: say so, and end.
-pub(super) fn fail(mut door: Door, error: &std::io::Error) {
+pub(super) fn fail(mut door: PythonDoor, error: &std::io::Error) {
     door.push(
         ToClient::Warning {
             text: format!("the control thread could not start: {error}"),
@@ -74,13 +78,14 @@ pub(super) fn agent_config(
 ) -> PyResult<Config> {
     let executable = match item::<Vec<String>>(config, "executable")? {
         Some(executable) => executable,
-        None => vec![py.import("sys")?.getattr("executable")?.extract()?],
+        None => executable(py)?,
     };
     let package_path = item(config, "package_path")?.map_or_else(|| package_path(py), Ok)?;
     let grace_s = item(config, "grace_s")?.unwrap_or(5.0);
     let sigterm_s = item(config, "sigterm_s")?.unwrap_or(3.0);
     let start_timeout_s = item(config, "start_timeout_s")?.unwrap_or(120.0);
     let stall_s = item(config, "stall_s")?.unwrap_or(30.0);
+    let lease_s = item(config, "lease_s")?.unwrap_or(30.0);
     // Only spreads pauses: two drivers that started together should not restart together.
     let seed = item(config, "seed")?.unwrap_or_else(|| now_ns() ^ u64::from(process::id()) << 32);
     let host = item::<u64>(config, "host")?.and_then(HostId::new);
@@ -95,8 +100,76 @@ pub(super) fn agent_config(
         patience: patience(grace_s, sigterm_s)?,
         start_timeout_ns: nanoseconds(start_timeout_s)?,
         stall_ns: nanoseconds(stall_s)?,
+        lease_ns: nanoseconds(lease_s)?,
         seed,
     })
+}
+
+/// What this process says of itself to others.
+pub(super) fn own_hello(py: Python<'_>, job: JobId, proc: ProcId, incarnation: Incarnation) -> Hello {
+    Hello {
+        version: own_version(py),
+        job,
+        proc,
+        incarnation,
+        to: None,
+    }
+}
+
+fn own_version(py: Python<'_>) -> Version {
+    let python = py.version_info();
+    Version::ours(crate::version(), (python.major, python.minor))
+}
+
+/// What `Control.start_station` is given.
+pub(super) fn standing_config(
+    py: Python<'_>,
+    config: &Bound<'_, PyDict>,
+) -> PyResult<(StandingConfig, Door)> {
+    let listen: String = item(config, "listen")?.unwrap_or_else(|| "127.0.0.1:0".to_owned());
+    let standing = StandingConfig {
+        listen: listen.parse().map_err(PyValueError::new_err)?,
+        advertised: item(config, "advertised")?.unwrap_or_default(),
+        name: item(config, "name")?.unwrap_or_default(),
+        version: own_version(py),
+        one_job: item(config, "one_job")?.unwrap_or(false),
+        executable: item(config, "executable")?.map_or_else(|| executable(py), Ok)?,
+        package_path: item(config, "package_path")?.map_or_else(|| package_path(py), Ok)?,
+        seed: now_ns() ^ u64::from(process::id()) << 32,
+    };
+    Ok((standing, door(config)?))
+}
+
+/// What `Control.attach` is given.
+pub(super) fn wanted_host(addresses: &[String], config: &Bound<'_, PyDict>) -> PyResult<Wanted> {
+    let addresses = addresses
+        .iter()
+        .map(|text| text.parse())
+        .collect::<Result<Vec<Address>, String>>();
+    Ok(Wanted {
+        addresses: addresses.map_err(PyValueError::new_err)?,
+        door: door(config)?,
+        name: item(config, "name")?.unwrap_or_default(),
+        plaintext: item(config, "plaintext")?.unwrap_or(false),
+    })
+}
+
+/// What control connections between hosts prove themselves with.
+fn door(config: &Bound<'_, PyDict>) -> PyResult<Door> {
+    let error = |error: TrustError| PyValueError::new_err(error.to_string());
+    let key: Option<String> = item(config, "key")?;
+    let pki: Option<(Vec<u8>, Vec<u8>, Vec<u8>)> = item(config, "pki")?;
+    let config = DoorConfig {
+        key: key.map(|text| JoinKey::parse(&text)).transpose().map_err(error)?,
+        pki: pki.map(|(roots, chain, key)| Pki { roots, chain, key }),
+        plaintext: item(config, "plaintext")?.unwrap_or(false),
+    };
+    Door::new(&config).map_err(error)
+}
+
+/// This interpreter.
+fn executable(py: Python<'_>) -> PyResult<Vec<String>> {
+    Ok(vec![py.import("sys")?.getattr("executable")?.extract()?])
 }
 
 /// The folder that holds the package.

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -15,7 +16,9 @@ use roost_core::control::{Bytes, Environ, Launch, Rank, Spawn, TemplateKey, ToAg
 use roost_core::id::{Incarnation, JobId};
 use rustix::process::{child_subreaper, getpid, set_child_subreaper};
 
-use super::beginning::{agent_config, fail, item, start_thread, take_descriptor};
+use super::beginning::{
+    agent_config, fail, item, own_hello, standing_config, start_thread, take_descriptor, wanted_host,
+};
 use super::client::Client;
 use super::clock::now_ns;
 use super::convert::{
@@ -24,7 +27,8 @@ use super::convert::{
 };
 use super::host::{Basis, Host};
 use super::log::Log;
-use super::shared::{Command, Ends, Notice, Shared};
+use super::shared::{Command, Ends, Notice, Shared, What};
+use super::standing::Standing;
 use super::{descendants, memory, notice, socket, tombstone};
 use crate::node::Node;
 
@@ -63,6 +67,7 @@ impl Control {
     #[staticmethod]
     fn start_agent(py: Python<'_>, job: [u8; 16], proc: u64, config: &Bound<'_, PyDict>) -> PyResult<Self> {
         let (job, proc) = (JobId(job), proc_id(proc)?);
+        let own = own_hello(py, job, proc, Incarnation::default());
         let config_value = agent_config(py, job, proc, config)?;
         let drain_logs = Duration::from_secs_f64(item(config, "drain_logs_s")?.unwrap_or(1.0));
         let was_subreaper = child_subreaper().is_ok_and(|reaper| reaper.is_some());
@@ -72,7 +77,7 @@ impl Control {
         let link = start_thread(&[], move |door, _| {
             // Started in the thread, so that everything it opens is in its own table.
             match Basis::open(&door) {
-                Ok(basis) => Host::new(config_value, door, log_for_thread, basis).run(),
+                Ok(basis) => Host::run_root((config_value, own), door, log_for_thread, basis),
                 Err(error) => fail(door, &error),
             }
         })?;
@@ -84,9 +89,68 @@ impl Control {
         Ok(Self::new(link, agent, None))
     }
 
+    /// Start the agent of this host, which other hosts' drivers call. Gives it and where it listens.
+    #[staticmethod]
+    fn start_station(py: Python<'_>, config: &Bound<'_, PyDict>) -> PyResult<(Self, String)> {
+        let (standing, proofs) = standing_config(py, config)?;
+        let was_subreaper = child_subreaper().is_ok_and(|reaper| reaper.is_some());
+        set_child_subreaper(Some(getpid())).map_err(system_error)?;
+        let (opened, is_open) = sync_channel(1);
+        let link = start_thread(&[], move |door, _| {
+            // Opened in the thread, so that the listener is in its own table.
+            match Standing::open(standing, proofs, door) {
+                Ok(standing) => {
+                    let _ = opened.send(Ok(standing.address().to_string()));
+                    standing.run();
+                }
+                Err(error) => drop(opened.send(Err(error))),
+            }
+        })?;
+        let address = py.detach(move || is_open.recv());
+        let address = address.map_err(|_| PyRuntimeError::new_err("the control thread ended at once"))??;
+        let log = Log::start()?;
+        let agent = Some(AgentSide {
+            log,
+            drain_logs: Duration::ZERO,
+            was_subreaper,
+        });
+        Ok((Self::new(link, agent, None), address))
+    }
+
+    /// Call a host at the first of its addresses that answers; "host" notices with this number tell what comes of it.
+    fn attach(&self, number: u64, addresses: Vec<String>, config: &Bound<'_, PyDict>) -> PyResult<()> {
+        self.check_process()?;
+        let wanted = Box::new(wanted_host(&addresses, config)?);
+        self.command(Command::Attach { number, wanted })
+    }
+
+    /// Let a host end its work for this job; with `shutdown` its agent ends too.
+    #[pyo3(signature = (number, shutdown = false, reason = String::from("detached")))]
+    fn detach(&self, number: u64, shutdown: bool, reason: String) -> PyResult<()> {
+        self.check_process()?;
+        self.command(Command::Detach {
+            number,
+            reason,
+            shutdown,
+        })
+    }
+
+    /// The data lane to this proc of another host has broken.
+    fn redial(&self, proc: u64) -> PyResult<()> {
+        self.check_process()?;
+        self.command(Command::Redial(proc_id(proc)?))
+    }
+
     /// Start the client of the host's agent in this process, a proc. Takes the descriptors over.
     #[staticmethod]
-    fn start_client(job: [u8; 16], proc: u64, incarnation: u32, fds: HashMap<String, i32>) -> PyResult<Self> {
+    fn start_client(
+        py: Python<'_>,
+        job: [u8; 16],
+        proc: u64,
+        incarnation: u32,
+        fds: HashMap<String, i32>,
+    ) -> PyResult<Self> {
+        let own = own_hello(py, JobId(job), proc_id(proc)?, Incarnation(incarnation));
         let mut fds = fds;
         for name in ["tombstone_a", "tombstone_b"] {
             tombstone::hold(take_descriptor(&mut fds, name)?)?;
@@ -101,7 +165,7 @@ impl Control {
                 return;
             };
             match Client::watch_all(&control, &driver, &door) {
-                Ok(epoll) => Client::new(epoll, (control, driver, stacks), door, mark).run(),
+                Ok(epoll) => Client::new(epoll, (control, driver, stacks), door, (mark, own)).run(),
                 Err(error) => fail(door, &error.into()),
             }
         })?;
@@ -118,21 +182,20 @@ impl Control {
     fn drain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         self.check_process()?;
         let list = PyList::empty(py);
-        for notice in self.shared.take_notices(&self.ends) {
-            let (message, descriptor) = match notice {
-                Notice::Message(message) => (message, None),
-                Notice::WithDescriptor(message) => {
-                    let descriptor = self.take_descriptor();
-                    if descriptor.is_none() {
-                        if let Some(substitute) = self.lost(message)? {
-                            list.append(notice::tuple(py, substitute, None)?)?;
-                        }
-                        continue;
-                    }
-                    (message, descriptor)
-                }
+        for Notice { what, has_descriptor } in self.shared.take_notices(&self.ends) {
+            let descriptor = if has_descriptor {
+                self.take_descriptor()
+            } else {
+                None
             };
-            list.append(notice::tuple(py, message, descriptor)?)?;
+            let what = if has_descriptor && descriptor.is_none() {
+                self.lost(what)?
+            } else {
+                Some(what)
+            };
+            if let Some(what) = what {
+                list.append(notice::tuple(py, what, descriptor)?)?;
+            }
         }
         Ok(list)
     }
@@ -437,14 +500,27 @@ impl Control {
     }
 
     /// A notice lost its descriptor, because this process has none left: say so to both sides.
-    fn lost(&self, message: ToClient) -> PyResult<Option<ToClient>> {
-        match message {
-            ToClient::Connected { proc, .. } => {
+    fn lost(&self, what: What) -> PyResult<Option<What>> {
+        let reason = || "no file descriptors left for a data lane (EMFILE)".to_owned();
+        match what {
+            What::Message(ToClient::Connected { proc, .. }) => {
                 self.say(ToAgent::ConnectLost { proc })?;
-                let reason = "no file descriptors left for a data lane (EMFILE)".to_owned();
-                Ok(Some(ToClient::ConnectFailed { proc, reason }))
+                Ok(Some(
+                    ToClient::ConnectFailed {
+                        proc,
+                        reason: reason(),
+                    }
+                    .into(),
+                ))
             }
-            ToClient::Segment { from, segment, .. } => {
+            What::Lane(end) => Ok(Some(
+                ToClient::ConnectFailed {
+                    proc: end.proc,
+                    reason: reason(),
+                }
+                .into(),
+            )),
+            What::Message(ToClient::Segment { from, segment, .. }) => {
                 self.say(ToAgent::SegmentAck {
                     to: from,
                     segment,
@@ -452,7 +528,7 @@ impl Control {
                 })?;
                 Ok(None)
             }
-            message => Ok(Some(message)),
+            what => Ok(Some(what)),
         }
     }
 }

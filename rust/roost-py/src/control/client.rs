@@ -8,6 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
 
 use roost_core::control::{ToAgent, ToClient};
+use roost_core::trust::Credentials;
+use roost_core::wire::Hello;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpgrp, kill_process, kill_process_group};
@@ -16,6 +18,8 @@ use super::clock::{now_ns, remaining};
 use super::descendants::{self, Target};
 use super::door::{Door, Order};
 use super::lane::{Arrived, Lane, LaneError};
+use super::net::{FarLanes, LaneNews};
+use super::shared::What;
 use super::socket::{Blocked, IN_FLIGHT_RETRY_NS, room};
 use super::stall::Stall;
 use crate::node::Board;
@@ -24,6 +28,7 @@ const CONTROL: u64 = 1;
 const DRIVER: u64 = 2;
 const WAKE: u64 = 3;
 const HANDOVER: u64 = 4;
+const FAR: u64 = 5;
 
 /// Messages taken from the lane before Python's commands get their turn.
 const MESSAGES_A_TURN_MAX: usize = 64;
@@ -41,6 +46,9 @@ pub(super) struct Client {
     stall: Option<Stall>,
     /// The actors of this process.
     board: Option<Board>,
+    own: Hello,
+    /// Its data lanes to other hosts, once it has any.
+    far: Option<FarLanes>,
 }
 
 /// Why the thread ends.
@@ -75,7 +83,7 @@ impl Client {
         epoll: OwnedFd,
         (control, driver, stacks): (OwnedFd, OwnedFd, OwnedFd),
         door: Door,
-        mark: String,
+        (mark, own): (String, Hello),
     ) -> Self {
         Self {
             epoll,
@@ -86,6 +94,8 @@ impl Client {
             stacks: Some(stacks),
             stall: None,
             board: None,
+            own,
+            far: None,
         }
     }
 
@@ -116,6 +126,8 @@ impl Client {
                     CONTROL => self.messages(event.flags),
                     WAKE => self.commands(),
                     DRIVER => Some(End::Orphaned),
+                    // Looked at in each turn.
+                    FAR => None,
                     _ => {
                         self.door.flush();
                         None
@@ -128,6 +140,7 @@ impl Client {
             if let Some(told) = self.stall.as_mut().and_then(|stall| stall.look(&self.door)) {
                 self.send(&told, None);
             }
+            self.far_lanes();
             if self.retry().is_err() || self.watch().is_err() {
                 return End::Orphaned;
             }
@@ -136,7 +149,8 @@ impl Client {
 
     fn next_wakeup_ns(&self) -> Option<u64> {
         let look = self.stall.as_ref().map(Stall::next_ns);
-        [self.retry_at_ns(), look].into_iter().flatten().min()
+        let far = self.far.as_ref().and_then(FarLanes::next_wakeup_ns);
+        [self.retry_at_ns(), look, far].into_iter().flatten().min()
     }
 
     /// When to try again what found too many descriptors on their way.
@@ -198,7 +212,104 @@ impl Client {
         None
     }
 
+    /// Go on with the connections to other hosts.
+    fn far_lanes(&mut self) {
+        let Some(far) = &mut self.far else { return };
+        let mut greeted = 0;
+        for news in far.turn(now_ns()) {
+            match news {
+                LaneNews::Ready(ready) => self.door.push_lane(*ready),
+                LaneNews::GivenUp { proc, reason } => {
+                    self.door.push(ToClient::ConnectFailed { proc, reason }, None)
+                }
+                LaneNews::Warning(text) => self.door.push(ToClient::Warning { text }, None),
+                LaneNews::Greeted => greeted += 1,
+            }
+        }
+        for _ in 0..greeted {
+            self.send(&ToAgent::Greeted, None);
+        }
+    }
+
+    /// What lanes to other hosts are told; gives back what is not for them.
+    fn far_message(
+        &mut self,
+        message: ToClient,
+        descriptor: Option<OwnedFd>,
+    ) -> Option<(ToClient, Option<OwnedFd>)> {
+        if let ToClient::Network(credentials) = &message {
+            let opened = self.open_far(credentials);
+            if let Err(text) = opened {
+                self.door.push(ToClient::Warning { text }, None);
+            }
+            return None;
+        }
+        let far = self.far.as_mut();
+        match (message, descriptor) {
+            (
+                ToClient::Dial {
+                    proc,
+                    incarnation,
+                    slot,
+                    session,
+                    host,
+                    addresses,
+                },
+                _,
+            ) => {
+                let addresses = addresses.iter().filter_map(|text| text.parse().ok()).collect();
+                let way = (host, addresses);
+                far?.dial(now_ns(), proc, (incarnation, slot, session), way);
+            }
+            (
+                ToClient::Expect {
+                    proc,
+                    incarnation,
+                    slot,
+                    session,
+                },
+                _,
+            ) => far?.expect(proc, incarnation, slot, session),
+            (ToClient::Incoming { preamble }, Some(socket)) => {
+                let preamble = preamble.as_ref().try_into().ok()?;
+                far?.incoming(now_ns(), socket, preamble);
+            }
+            // Whoever called tries again.
+            (ToClient::Incoming { .. }, None) => {}
+            (ToClient::Clock { offset_ns }, _) => self.door.push(What::Clock { offset_ns }, None),
+            (message, descriptor) => {
+                if let (ToClient::Member(member), Some(far)) = (&message, far)
+                    && member.status.is_end()
+                {
+                    far.ended(member.proc, member.incarnation);
+                }
+                return Some((message, descriptor));
+            }
+        }
+        None
+    }
+
+    fn open_far(&mut self, credentials: &Credentials) -> Result<(), String> {
+        if self.far.is_none() {
+            let far = FarLanes::new(self.own).map_err(|error| error.to_string())?;
+            epoll::add(
+                &self.epoll,
+                far.descriptor(),
+                EventData::new_u64(FAR),
+                EventFlags::IN,
+            )
+            .map_err(|error| error.to_string())?;
+            self.far = Some(far);
+        }
+        let far = self.far.as_mut().expect("made above");
+        far.set_credentials(credentials)
+            .map_err(|error| error.to_string())
+    }
+
     fn message(&mut self, message: ToClient, descriptor: Option<OwnedFd>) {
+        let Some((message, descriptor)) = self.far_message(message, descriptor) else {
+            return;
+        };
         match (&message, &descriptor) {
             (ToClient::Connected { proc, .. }, None) => {
                 let proc = *proc;
@@ -244,6 +355,13 @@ impl Client {
                     }
                 }
                 Order::Show(board) => self.board = Some(board),
+                Order::Redial(proc) => {
+                    if let Some(far) = &mut self.far {
+                        far.redial(now_ns(), proc);
+                    }
+                }
+                // Only the driver has hosts.
+                Order::Attach { .. } | Order::Detach { .. } => {}
                 Order::Close { .. } => return Some(End::Closed),
             }
         }

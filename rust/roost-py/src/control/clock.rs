@@ -7,6 +7,11 @@ pub(super) fn now_ns() -> u64 {
     nanoseconds(clock_gettime(ClockId::Monotonic))
 }
 
+/// Nanoseconds of `CLOCK_BOOTTIME`, by which leases run: a machine that slept has lost its lease meanwhile.
+pub(super) fn lease_ns() -> u64 {
+    nanoseconds(clock_gettime(ClockId::Boottime))
+}
+
 /// Nanoseconds since 1970, for people.
 pub(super) fn wall_ns() -> u64 {
     nanoseconds(clock_gettime(ClockId::Realtime))

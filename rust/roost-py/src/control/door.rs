@@ -4,9 +4,11 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use roost_core::control::{ToAgent, ToClient};
+use roost_core::control::ToAgent;
+use roost_core::id::ProcId;
 
-use super::shared::{Command, Ends, Notice, Shared};
+use super::net::{Ready, Wanted};
+use super::shared::{Command, Ends, FarEnd, Notice, Shared, What};
 use super::socket::{self, Blocked};
 use crate::node::Board;
 
@@ -16,7 +18,7 @@ pub(super) struct Door {
     ends: Ends,
     /// What the hand-over socket had no room for, and what comes after it. Python takes descriptors out when it
     /// drains; until then each of these holds one, so their number is bounded by what the table takes.
-    waiting: VecDeque<(ToClient, Option<OwnedFd>)>,
+    waiting: VecDeque<(What, Option<OwnedFd>)>,
     blocked: Option<Blocked>,
 }
 
@@ -45,24 +47,60 @@ impl Door {
         self.blocked
     }
 
-    pub(super) fn push(&mut self, message: ToClient, descriptor: Option<OwnedFd>) {
-        self.waiting.push_back((message, descriptor));
+    pub(super) fn push(&mut self, what: impl Into<What>, descriptor: Option<OwnedFd>) {
+        self.waiting.push_back((what.into(), descriptor));
         self.flush();
+    }
+
+    /// A data lane to another host is ready.
+    pub(super) fn push_lane(&mut self, ready: Ready) {
+        let Ready {
+            proc,
+            incarnation,
+            slot,
+            stream,
+            session,
+            connection,
+            dials,
+        } = ready;
+        let (socket, secure) = stream.into_parts();
+        let end = FarEnd {
+            proc,
+            incarnation,
+            slot,
+            secure,
+            session,
+            connection,
+            dials,
+        };
+        self.push(What::Lane(Box::new(end)), Some(socket));
     }
 
     /// Hand over what there is room for.
     pub(super) fn flush(&mut self) {
         self.blocked = None;
-        while let Some((message, descriptor)) = self.waiting.pop_front() {
+        while let Some((what, descriptor)) = self.waiting.pop_front() {
             let Some(descriptor) = descriptor else {
-                self.shared.notify(&self.ends, Notice::Message(message));
+                self.shared.notify(
+                    &self.ends,
+                    Notice {
+                        what,
+                        has_descriptor: false,
+                    },
+                );
                 continue;
             };
             let sent = socket::send(&self.ends.handover, &[0], &[descriptor.as_fd()]);
             match sent.map_err(Blocked::from_error) {
-                Ok(()) => self.shared.notify(&self.ends, Notice::WithDescriptor(message)),
+                Ok(()) => self.shared.notify(
+                    &self.ends,
+                    Notice {
+                        what,
+                        has_descriptor: true,
+                    },
+                ),
                 Err(Ok(blocked)) => {
-                    self.waiting.push_front((message, Some(descriptor)));
+                    self.waiting.push_front((what, Some(descriptor)));
                     self.blocked = Some(blocked);
                     return;
                 }
@@ -82,6 +120,20 @@ impl Door {
                 Command::WithDescriptor(message) => (Order::Message(message), self.take_descriptor()),
                 Command::Watch { after_ns, signal } => (Order::Watch { after_ns, signal }, None),
                 Command::Show(board) => (Order::Show(board), None),
+                Command::Redial(proc) => (Order::Redial(proc), None),
+                Command::Attach { number, wanted } => (Order::Attach { number, wanted }, None),
+                Command::Detach {
+                    number,
+                    reason,
+                    shutdown,
+                } => (
+                    Order::Detach {
+                        number,
+                        reason,
+                        shutdown,
+                    },
+                    None,
+                ),
                 Command::Close { until_ns } => (Order::Close { until_ns }, None),
             })
             .collect()
@@ -119,7 +171,22 @@ impl Door {
 #[derive(Debug)]
 pub(super) enum Order {
     Message(ToAgent),
-    Watch { after_ns: u64, signal: i32 },
+    Watch {
+        after_ns: u64,
+        signal: i32,
+    },
     Show(Board),
-    Close { until_ns: u64 },
+    Redial(ProcId),
+    Attach {
+        number: u64,
+        wanted: Box<Wanted>,
+    },
+    Detach {
+        number: u64,
+        reason: String,
+        shutdown: bool,
+    },
+    Close {
+        until_ns: u64,
+    },
 }

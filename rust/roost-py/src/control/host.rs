@@ -3,6 +3,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | `brain` | who decides: the agent, here or over the trunk in the driver of another host |
 //! | `lanes` | hears what procs say, and looks for room for what they are told |
 //! | `launch` | makes a proc: sockets, pipes, memory files; by the template or cold |
 //! | `templates` | the template processes and their protocol |
@@ -11,6 +12,7 @@
 //! | `pump` | reads the procs' output |
 //! | `sweeper` | ends what they leave behind, on a thread of its own |
 
+mod brain;
 mod halted;
 mod lanes;
 mod launch;
@@ -30,11 +32,14 @@ use std::sync::Arc;
 use roost_core::agent::{Agent, Input, TemplateId, Token};
 use roost_core::control::{Patience, ToClient};
 use roost_core::id::{HostId, Incarnation, JobId, ProcId};
+use roost_core::trunk::Begin;
+use roost_core::wire::Hello;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use self::brain::{Brain, Leaf, Root};
 use self::launch::Running;
 use self::pump::Stream;
 use self::sweeper::Sweeper;
@@ -43,6 +48,7 @@ use self::watch::{Closing, Unreaped};
 use super::clock::{now_ns, remaining};
 use super::door::{Door, Order};
 use super::log::Log;
+use super::net::{Claimed, Station, Terms, Uplink};
 use super::procfs;
 
 /// What Python sets.
@@ -61,6 +67,8 @@ pub(super) struct Config {
     pub(super) start_timeout_ns: u64,
     pub(super) stall_ns: u64,
     pub(super) seed: u64,
+    /// How long another host works without a sign of the driver.
+    pub(super) lease_ns: u64,
 }
 
 /// Where an event comes from. The order is the order of handling: what a proc said last, and what a template knows of
@@ -71,6 +79,7 @@ enum Source {
     Client(ProcId),
     Wake,
     Handover,
+    Network,
     Pipe(ProcId, Stream),
     TemplatePipe(TemplateId, Stream),
     TemplateEnd(TemplateId),
@@ -92,7 +101,7 @@ impl Source {
 #[derive(Debug)]
 pub(super) struct Host {
     config: Config,
-    agent: Agent,
+    brain: Brain,
     epoll: OwnedFd,
     sources: HashMap<u64, Source>,
     next_source: u64,
@@ -116,6 +125,10 @@ pub(super) struct Host {
     retry_at_ns: Option<u64>,
     /// When to look for procs that are stopped.
     halted_look_ns: u64,
+    /// Why the work for this job ends, and whether the agent ends with it; only in another host's agent.
+    ending: Option<(String, bool)>,
+    /// There is more to do for other hosts, which no descriptor tells of.
+    network_again: bool,
 }
 
 /// What the agent needs of the system before anything else.
@@ -129,6 +142,10 @@ pub(super) struct Basis {
 /// The first two sources, which are always there.
 const WAKE: u64 = 0;
 const HANDOVER: u64 = 1;
+/// Connections to other hosts, which every turn looks at.
+const REMOTES: u64 = 2;
+const FAR: u64 = 3;
+const STATION: u64 = 4;
 
 impl Basis {
     pub(super) fn open(door: &Door) -> io::Result<Self> {
@@ -150,20 +167,20 @@ impl Basis {
 }
 
 impl Host {
-    pub(super) fn new(config: Config, door: Door, log: Arc<Log>, basis: Basis) -> Self {
+    fn new(config: Config, door: Door, log: Arc<Log>, basis: Basis, brain: Brain) -> Self {
         let Basis { epoll, sweeper, own } = basis;
         Self {
-            agent: Agent::new(
-                config.driver,
-                config.host,
-                config.patience,
-                config.start_timeout_ns,
-                config.seed,
-            ),
+            brain,
             config,
             epoll,
-            sources: HashMap::from([(WAKE, Source::Wake), (HANDOVER, Source::Handover)]),
-            next_source: HANDOVER + 1,
+            sources: HashMap::from([
+                (WAKE, Source::Wake),
+                (HANDOVER, Source::Handover),
+                (REMOTES, Source::Network),
+                (FAR, Source::Network),
+                (STATION, Source::Network),
+            ]),
+            next_source: STATION + 1,
             door,
             log,
             sweeper,
@@ -179,11 +196,74 @@ impl Host {
             close_until_ns: None,
             retry_at_ns: None,
             halted_look_ns: 0,
+            ending: None,
+            network_again: false,
         }
     }
 
-    /// Until Python closes it.
-    pub(super) fn run(mut self) {
+    /// The agent of the driver's host, until Python closes it.
+    pub(super) fn run_root((config, own): (Config, Hello), door: Door, log: Arc<Log>, basis: Basis) {
+        let agent = Agent::new(
+            config.driver,
+            config.host,
+            config.patience,
+            config.start_timeout_ns,
+            config.seed,
+        );
+        let terms = Terms {
+            own,
+            host: config.host,
+            begin: Begin {
+                driver: config.driver,
+                patience: config.patience,
+                stall_ns: config.stall_ns,
+                lease_ns: config.lease_ns,
+                credentials: None,
+            },
+        };
+        let brain = Brain::Root(Box::new(Root::new(agent, config.host, terms)));
+        let mut host = Self::new(config, door, log, basis, brain);
+        host.run();
+        host.door.close();
+    }
+
+    /// Work for the root of a job on another host. Gives back what outlives that, why it ended, and whether the agent ends
+    /// with it.
+    pub(super) fn work(
+        config: Config,
+        (station, door): (Station, Door),
+        begin: &Begin,
+        claimed: Claimed,
+    ) -> (Station, Door, (String, bool)) {
+        let opened = Basis::open(&door).and_then(|basis| {
+            epoll::add(
+                &basis.epoll,
+                station.descriptor(),
+                EventData::new_u64(STATION),
+                EventFlags::IN,
+            )?;
+            Ok((basis, Uplink::begin(begin, claimed)?))
+        });
+        let (basis, uplink) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return (station, door, (error.to_string(), false)),
+        };
+        let credentials = begin
+            .credentials
+            .clone()
+            .unwrap_or_else(|| unreachable!("a claim has them"));
+        let brain = Brain::Leaf(Box::new(Leaf::new(uplink, station, credentials)));
+        let mut host = Self::new(config, door, Log::collect(), basis, brain);
+        host.run();
+        host.say_goodbye();
+        let ending = host.ending.take().unwrap_or_default();
+        let Brain::Leaf(leaf) = host.brain else {
+            unreachable!("made above")
+        };
+        (leaf.station, host.door, ending)
+    }
+
+    fn run(&mut self) {
         let result = catch_unwind(AssertUnwindSafe(|| self.turns()));
         if result.is_err() {
             let text = "the control thread has failed (a bug in roost); all procs are ended".to_owned();
@@ -191,7 +271,6 @@ impl Host {
         }
         // Also after a panic: no proc may outlive the agent.
         let _ = catch_unwind(AssertUnwindSafe(|| self.end_everything()));
-        self.door.close();
     }
 
     fn turns(&mut self) {
@@ -209,8 +288,12 @@ impl Host {
             }
             self.look_again();
             self.look_at_halted();
-            self.agent.handle(now_ns(), Input::Tick);
+            self.network();
+            if let Brain::Root(root) = &mut self.brain {
+                root.agent.handle(now_ns(), Input::Tick);
+            }
             self.settle();
+            self.write_out();
             self.watch_room();
         }
     }
@@ -224,13 +307,18 @@ impl Host {
 
     fn is_done(&self) -> bool {
         self.close_until_ns.is_some_and(|until_ns| {
-            (self.agent.is_empty() && self.running.is_empty()) || until_ns <= now_ns()
+            let is_empty = match &self.brain {
+                Brain::Root(root) => root.is_empty(),
+                Brain::Leaf(_) => true,
+            };
+            (is_empty && self.running.is_empty()) || until_ns <= now_ns()
         })
     }
 
     fn next_wakeup_ns(&self) -> Option<u64> {
         [
-            self.agent.next_wakeup_ns(),
+            self.agent_wakeup_ns(),
+            self.network_wakeup_ns(),
             self.next_look_ns(),
             self.close_until_ns,
             self.retry_at_ns,
@@ -247,6 +335,8 @@ impl Host {
             Source::Client(id) => self.client_readable(id, flags),
             Source::Wake => self.commands(),
             Source::Handover => self.door.flush(),
+            // Looked at in every turn.
+            Source::Network => {}
             Source::Pipe(id, stream) => self.pump(id, stream),
             Source::TemplatePipe(id, stream) => self.pump_template(id, stream),
             Source::TemplateEnd(id) => self.template_ended(id),
@@ -259,7 +349,7 @@ impl Host {
     /// Give the agent what has come up, and do what it says, until both are at rest.
     fn settle(&mut self) {
         loop {
-            while let Some((_, output)) = self.agent.next_output() {
+            while let Some(output) = self.next_output() {
                 self.perform(output);
             }
             let Some(input) = self.inputs.pop_front() else {
@@ -269,8 +359,8 @@ impl Host {
                 Input::Message { descriptor, .. } => *descriptor,
                 _ => None,
             };
-            self.agent.handle(now_ns(), input);
-            while let Some((_, output)) = self.agent.next_output() {
+            self.decide(input);
+            while let Some(output) = self.next_output() {
                 self.perform(output);
             }
             // A descriptor that nothing was done with is closed.
@@ -291,11 +381,25 @@ impl Host {
                 }
                 // The driver is nobody's proc: whoever asks it something sees by itself that it does not answer.
                 Order::Watch { .. } | Order::Show(_) => {}
-                Order::Close { until_ns } => {
-                    self.close_until_ns = Some(until_ns);
-                    self.inputs.push_back(Input::Close);
-                }
+                Order::Redial(proc) => self.redial(proc),
+                Order::Attach { number, wanted } => self.attach(number, *wanted),
+                Order::Detach {
+                    number,
+                    reason,
+                    shutdown,
+                } => self.detach(number, &reason, shutdown),
+                Order::Close { until_ns } => self.close(until_ns),
             }
+        }
+    }
+
+    fn close(&mut self, until_ns: u64) {
+        match &self.brain {
+            Brain::Root(_) => {
+                self.close_until_ns = Some(until_ns);
+                self.inputs.push_back(Input::Close);
+            }
+            Brain::Leaf(_) => self.finish(now_ns(), "the host's agent was told to end".to_owned(), true),
         }
     }
 

@@ -66,6 +66,25 @@ impl Log {
         Ok(log)
     }
 
+    /// One that nobody writes here: who takes the lines sends them to the driver's host.
+    pub(super) fn collect() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// The oldest lines: (whether to stderr, who printed them, they, how many).
+    pub(super) fn take(&self) -> Option<(bool, String, Vec<u8>, u64)> {
+        let mut state = self.lock();
+        let Lines { stream, label, bytes } = state.queue.pop_front()?;
+        if let Some(queued) = state.queued_bytes.get_mut(&label) {
+            *queued = queued.saturating_sub(bytes.len());
+            if *queued == 0 {
+                state.queued_bytes.remove(&label);
+            }
+        }
+        let count = bytes.iter().filter(|&&byte| byte == b'\n').count() as u64;
+        Some((stream == Stream::Err, label.to_string(), bytes, count))
+    }
+
     /// Queue whole lines, the prefix included. `count` is how many.
     pub(super) fn push(&self, stream: Stream, label: &Arc<str>, bytes: Vec<u8>, count: u64) {
         let mut state = self.lock();

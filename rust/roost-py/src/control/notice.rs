@@ -6,15 +6,64 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use roost_core::control::{Death, DeathKind, Exit, HostStatus, Member, Status, Times, ToClient};
 
+use roost_core::id::HostId;
+
 use super::clock::{now_ns, wall_ns};
+use super::shared::{FarEnd, StationNews, What};
 use crate::node::plain;
+use crate::peer::FarLane;
 
 /// One notice as a tuple. `descriptor` becomes Python's, which has to close it.
-pub(super) fn tuple(
-    py: Python<'_>,
-    notice: ToClient,
-    descriptor: Option<OwnedFd>,
-) -> PyResult<Bound<'_, PyTuple>> {
+pub(super) fn tuple(py: Python<'_>, what: What, descriptor: Option<OwnedFd>) -> PyResult<Bound<'_, PyTuple>> {
+    match what {
+        What::Message(notice) => message(py, notice, descriptor),
+        What::Lane(end) => lane(py, *end, descriptor),
+        What::Host(news) => {
+            let details = PyDict::new(py);
+            for (name, text) in &news.details {
+                details.set_item(name, text)?;
+            }
+            details.set_item("host", news.host.map(HostId::get))?;
+            ("host", news.number, news.status, details).into_pyobject(py)
+        }
+        What::Station(StationNews::Client { job, from }) => {
+            ("client", job.to_string(), from).into_pyobject(py)
+        }
+        What::Station(StationNews::ClientEnded { job, reason }) => {
+            ("client_ended", job.to_string(), reason).into_pyobject(py)
+        }
+        What::Station(StationNews::Done) => ("done",).into_pyobject(py),
+        What::Clock { offset_ns } => ("clock", offset_ns).into_pyobject(py),
+    }
+}
+
+/// A data lane to another host.
+fn lane<'py>(py: Python<'py>, end: FarEnd, descriptor: Option<OwnedFd>) -> PyResult<Bound<'py, PyTuple>> {
+    let FarEnd {
+        proc,
+        incarnation,
+        slot,
+        secure,
+        session,
+        connection,
+        dials,
+    } = end;
+    let Some(socket) = descriptor else {
+        let reason = "no file descriptors left for a data lane (EMFILE)";
+        return ("connect_failed", proc.get(), reason).into_pyobject(py);
+    };
+    let lane = FarLane::new(socket, secure, session, connection, dials);
+    (
+        "far_connected",
+        proc.get(),
+        incarnation.0,
+        Bound::new(py, lane)?,
+        slot,
+    )
+        .into_pyobject(py)
+}
+
+fn message(py: Python<'_>, notice: ToClient, descriptor: Option<OwnedFd>) -> PyResult<Bound<'_, PyTuple>> {
     match notice {
         ToClient::Epoch { epoch } => ("epoch", epoch).into_pyobject(py),
         ToClient::Connected {

@@ -7,9 +7,12 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use roost_core::control::{ToAgent, ToClient};
+use roost_core::id::{HostId, Incarnation, JobId, ProcId};
+use roost_core::trust::Secure;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
+use super::net::Wanted;
 use super::socket;
 use crate::node::Board;
 
@@ -29,6 +32,19 @@ pub(super) enum Command {
     },
     /// Where the actors of this process are to be seen.
     Show(Board),
+    /// A data lane to another host has broken.
+    Redial(ProcId),
+    /// Call a host.
+    Attach {
+        number: u64,
+        wanted: Box<Wanted>,
+    },
+    /// Let a host end its work for this job.
+    Detach {
+        number: u64,
+        reason: String,
+        shutdown: bool,
+    },
     /// End everything, until then at the latest.
     Close {
         until_ns: u64,
@@ -37,10 +53,68 @@ pub(super) enum Command {
 
 /// From the control thread to Python.
 #[derive(Debug)]
-pub(super) enum Notice {
-    Message(ToClient),
+pub(super) struct Notice {
+    pub(super) what: What,
     /// Its descriptor lies in the hand-over socket.
-    WithDescriptor(ToClient),
+    pub(super) has_descriptor: bool,
+}
+
+/// What Python is told.
+#[derive(Debug)]
+pub(super) enum What {
+    /// By the agent.
+    Message(ToClient),
+    /// A data lane to a proc of another host; its socket comes with it.
+    Lane(Box<FarEnd>),
+    /// Of a host that was asked for.
+    Host(Box<HostNews>),
+    /// Of the station of this host's agent.
+    Station(StationNews),
+    /// What to add to this host's clock to get the root's.
+    Clock { offset_ns: i64 },
+}
+
+impl From<ToClient> for What {
+    fn from(message: ToClient) -> Self {
+        Self::Message(message)
+    }
+}
+
+/// This process's end of a data lane to another host, without its socket.
+#[derive(Debug)]
+pub(super) struct FarEnd {
+    pub(super) proc: ProcId,
+    pub(super) incarnation: Incarnation,
+    pub(super) slot: Option<u32>,
+    pub(super) secure: Secure,
+    pub(super) session: u64,
+    pub(super) connection: u64,
+    pub(super) dials: bool,
+}
+
+/// What has become of a host that Python has numbered.
+#[derive(Debug)]
+pub(super) struct HostNews {
+    pub(super) number: u64,
+    pub(super) status: &'static str,
+    pub(super) host: Option<HostId>,
+    /// Names and texts, for people and for Python.
+    pub(super) details: Vec<(&'static str, String)>,
+}
+
+/// What has happened at the station.
+#[derive(Debug)]
+pub(super) enum StationNews {
+    Client {
+        job: JobId,
+        from: String,
+    },
+    ClientEnded {
+        job: JobId,
+        reason: String,
+    },
+    /// It listens no more.
+    Done,
 }
 
 /// The queues between the two. No descriptor is in here: whoever drops the last reference would close it, and the two

@@ -7,6 +7,7 @@
 //! | `pace` | when frames are written |
 //! | `waiting` | credit, and the messages that wait for it or were not taken yet |
 
+mod far;
 mod link;
 mod pace;
 mod socket;
@@ -20,6 +21,7 @@ use roost_core::session::{Session, SessionConfig};
 use roost_core::wire::Runs;
 use roost_core::wire::hello::Hello;
 
+pub(crate) use self::far::FarLane;
 use self::pace::Pace;
 pub(crate) use self::pace::Wrote;
 use crate::ids::IdMap;

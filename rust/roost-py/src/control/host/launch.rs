@@ -39,6 +39,8 @@ pub(super) struct Running {
     owner: Option<(LaneEnd, OwnedFd)>,
     pub(super) pumps: [Pump; 2],
     is_spare: bool,
+    /// It has what its connections to other hosts prove themselves with.
+    pub(super) is_networked: bool,
     /// Its end was told to the agent.
     pub(super) died: bool,
     /// Its template, which reaps it, has told how it ended.
@@ -194,6 +196,7 @@ impl Host {
                 Pump::new(stderr_read, Stream::Err, &order.label, log),
             ],
             is_spare: order.is_spare,
+            is_networked: false,
             died: false,
             is_status_told: false,
             halted_looks: 0,

@@ -32,8 +32,12 @@ impl Host {
                 }
             }
             Output::Pair { first, second } => self.pair(first, second),
-            // There is no way to another host yet.
-            Output::Far { .. } => {}
+            Output::Far {
+                dial,
+                accept,
+                accept_host,
+                session,
+            } => self.far(dial, accept, (accept_host, session)),
             Output::Signal {
                 proc,
                 incarnation,
@@ -45,6 +49,7 @@ impl Host {
     /// Tell a proc, or the driver. One that is ending is told nothing: its death follows.
     pub(super) fn tell(&mut self, to: ProcId, message: &ToClient, descriptor: Option<OwnedFd>) {
         if to == self.config.driver {
+            self.driver_hears(message);
             self.door.push(message.clone(), descriptor);
             return;
         }
@@ -93,12 +98,16 @@ impl Host {
         }
     }
 
-    /// Give one end of a lane to its proc.
-    pub(super) fn hand_out(&mut self, to: LaneEnd, peer: LaneEnd, end: OwnedFd) {
-        if let (Some(slot), Some(running)) = (to.slot, self.running(to.proc, to.incarnation)) {
-            // Slots come round again: what an old lane left there must not count for the new one.
+    /// Slots come round again: what an old lane left in a proc's page must not count for the new one.
+    pub(super) fn clear_slot(&mut self, end: LaneEnd) {
+        if let (Some(slot), Some(running)) = (end.slot, self.running(end.proc, end.incarnation)) {
             let _ = memory::write_at(&running.page, &[0; 8], u64::from(slot) * 8);
         }
+    }
+
+    /// Give one end of a lane to its proc.
+    pub(super) fn hand_out(&mut self, to: LaneEnd, peer: LaneEnd, end: OwnedFd) {
+        self.clear_slot(to);
         let message = ToClient::Connected {
             proc: peer.proc,
             incarnation: peer.incarnation,

@@ -1,0 +1,29 @@
+//! Connections to other hosts, on the control thread.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `address` | where a host listens |
+//! | `greeter` | connections that are being made: connect, preamble, answer, proof |
+//! | `station` | where a host's agent is called, and what a stranger may cost |
+//! | `remotes` | the hosts of a job, as its root has them |
+//! | `uplink` | the root, as a host has it |
+//! | `records`, `line` | what goes over a trunk: records first, then frames |
+//! | `far` | a process's data lanes to other hosts |
+//! | `stream`, `turn` | bytes over a socket; an epoll set inside another |
+
+mod address;
+mod far;
+mod greeter;
+mod line;
+mod records;
+mod remotes;
+mod station;
+mod stream;
+mod turn;
+mod uplink;
+
+pub(super) use self::address::Address;
+pub(super) use self::far::{FarLanes, News as LaneNews, Ready};
+pub(super) use self::remotes::{News as RemoteNews, Remotes, Terms, Wanted, Why};
+pub(super) use self::station::{Call, Claimed, Lane as CalledLane, Station};
+pub(super) use self::uplink::{Uplink, Word};

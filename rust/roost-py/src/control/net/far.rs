@@ -1,0 +1,405 @@
+//! The data lanes of one process to procs of other hosts, until each goes to the event loop: who dials, who is expected,
+//! proofs, and dialling again.
+
+use std::collections::HashMap;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use roost_core::id::{HostId, Incarnation, ProcId};
+use roost_core::trust::{Credentials, Trust, TrustError};
+use roost_core::wire::Hello;
+
+use super::address::Address;
+use super::greeter::{Attempt, Failed, Greeter, Outcome};
+use super::stream::Stream;
+
+/// Between attempts: RELIABILITY's D2.
+const RETRY_FIRST_NS: u64 = 50_000_000;
+const RETRY_MAX_NS: u64 = 1_000_000_000;
+
+/// A peer that the root sees and that is not reached from here for so long is given up by this process.
+const UNREACHABLE_NS: u64 = 30_000_000_000;
+
+/// Connections that came before this process was told of them.
+const EARLY_MAX: usize = 64;
+const EARLY_NS: u64 = 10_000_000_000;
+
+/// A connection that is ready for the event loop.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) proc: ProcId,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) slot: Option<u32>,
+    pub(crate) stream: Stream,
+    pub(crate) session: u64,
+    /// Which connection of the session it is; the side that accepts reads it from the peer.
+    pub(crate) connection: u64,
+    pub(crate) dials: bool,
+}
+
+/// What is to be told.
+#[derive(Debug)]
+pub(crate) enum News {
+    Ready(Box<Ready>),
+    /// There is no connection, and there will be none.
+    GivenUp {
+        proc: ProcId,
+        reason: String,
+    },
+    Warning(String),
+    /// One that has called is not a stranger any more, in one way or the other.
+    Greeted,
+}
+
+/// A peer that this process dials, or that dials it.
+#[derive(Debug)]
+struct Peer {
+    incarnation: Incarnation,
+    slot: Option<u32>,
+    session: u64,
+    way: Way,
+}
+
+#[derive(Debug)]
+enum Way {
+    Dials {
+        host: HostId,
+        addresses: Vec<Address>,
+        connections: u64,
+        attempt: Option<Attempt>,
+        /// When to try next.
+        retry_at_ns: Option<u64>,
+        tries: u32,
+        /// Since when it has not been reached, and whether that was told.
+        since_ns: u64,
+    },
+    Accepts,
+}
+
+#[derive(Debug)]
+struct Early {
+    hello: Hello,
+    stream: Stream,
+    until_ns: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct FarLanes {
+    own: Hello,
+    greeter: Greeter,
+    trust: Option<Trust>,
+    peers: HashMap<ProcId, Peer>,
+    dialled: HashMap<Attempt, ProcId>,
+    called: HashMap<Attempt, Hello>,
+    early: Vec<Early>,
+    jitter: u64,
+    news: Vec<News>,
+}
+
+impl FarLanes {
+    /// Of the process that this hello names.
+    pub(crate) fn new(own: Hello) -> Result<Self, rustix::io::Errno> {
+        Ok(Self {
+            jitter: own.proc.get() | 1,
+            own,
+            greeter: Greeter::new(own.version)?,
+            trust: None,
+            peers: HashMap::new(),
+            dialled: HashMap::new(),
+            called: HashMap::new(),
+            early: Vec::new(),
+            news: Vec::new(),
+        })
+    }
+
+    /// What connections prove themselves with.
+    pub(crate) fn set_credentials(&mut self, credentials: &Credentials) -> Result<(), TrustError> {
+        self.trust = Some(Trust::new(credentials)?);
+        Ok(())
+    }
+
+    /// Readable when there is something for [`FarLanes::turn`].
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.greeter.descriptor()
+    }
+
+    /// When to call [`FarLanes::turn`] at the latest.
+    pub(crate) fn next_wakeup_ns(&self) -> Option<u64> {
+        if !self.news.is_empty() {
+            return Some(0);
+        }
+        let retries = self.peers.values().filter_map(|peer| match &peer.way {
+            Way::Dials { retry_at_ns, .. } => *retry_at_ns,
+            Way::Accepts => None,
+        });
+        let early = self.early.iter().map(|early| early.until_ns);
+        retries.chain(early).chain(self.greeter.next_wakeup_ns()).min()
+    }
+
+    /// Call this life of a proc.
+    pub(crate) fn dial(
+        &mut self,
+        now_ns: u64,
+        proc: ProcId,
+        (incarnation, slot, session): (Incarnation, Option<u32>, u64),
+        (host, addresses): (HostId, Vec<Address>),
+    ) {
+        self.forget(proc);
+        let way = Way::Dials {
+            host,
+            addresses,
+            connections: 0,
+            attempt: None,
+            retry_at_ns: None,
+            tries: 0,
+            since_ns: now_ns,
+        };
+        self.peers.insert(
+            proc,
+            Peer {
+                incarnation,
+                slot,
+                session,
+                way,
+            },
+        );
+        self.call(now_ns, proc);
+    }
+
+    /// This life of a proc will call.
+    pub(crate) fn expect(&mut self, proc: ProcId, incarnation: Incarnation, slot: Option<u32>, session: u64) {
+        self.forget(proc);
+        self.peers.insert(
+            proc,
+            Peer {
+                incarnation,
+                slot,
+                session,
+                way: Way::Accepts,
+            },
+        );
+        let (known, early) = std::mem::take(&mut self.early)
+            .into_iter()
+            .partition(|early| (early.hello.proc, early.hello.incarnation) == (proc, incarnation));
+        self.early = early;
+        for early in known {
+            self.arrived(early.hello, early.stream, 0);
+        }
+    }
+
+    /// Somebody has called this process; its preamble was answered.
+    pub(crate) fn incoming(&mut self, now_ns: u64, socket: OwnedFd, preamble: [u8; Hello::BYTES]) {
+        let Ok(hello) = Hello::decode(&preamble, &self.own) else {
+            return;
+        };
+        match self.trust.as_ref().map(|trust| trust.accept(&preamble)) {
+            Some(Ok(proof)) => {
+                let attempt = self.greeter.accept(now_ns, socket, preamble, proof);
+                self.called.insert(attempt, hello);
+            }
+            Some(Err(error)) => self.news.push(News::Warning(error.to_string())),
+            // Only who knows this process from the root calls it, and the root gives it its credentials first.
+            None => {}
+        }
+    }
+
+    /// The connection to this proc has broken.
+    pub(crate) fn redial(&mut self, now_ns: u64, proc: ProcId) {
+        if let Some(Peer {
+            way:
+                Way::Dials {
+                    attempt: None,
+                    retry_at_ns: None,
+                    tries,
+                    since_ns,
+                    ..
+                },
+            ..
+        }) = self.peers.get_mut(&proc)
+        {
+            (*tries, *since_ns) = (0, now_ns);
+            self.call(now_ns, proc);
+        }
+    }
+
+    /// A proc, or the life of it that was known, has ended.
+    pub(crate) fn forget(&mut self, proc: ProcId) {
+        if let Some(Peer {
+            way: Way::Dials {
+                attempt: Some(attempt),
+                ..
+            },
+            ..
+        }) = self.peers.remove(&proc)
+        {
+            self.greeter.forget(attempt);
+            self.dialled.remove(&attempt);
+        }
+    }
+
+    /// Forget it, unless what is known is a later life than the one that ended.
+    pub(crate) fn ended(&mut self, proc: ProcId, incarnation: Incarnation) {
+        if self
+            .peers
+            .get(&proc)
+            .is_some_and(|peer| peer.incarnation <= incarnation)
+        {
+            self.forget(proc);
+        }
+    }
+
+    /// Go on with all that can.
+    pub(crate) fn turn(&mut self, now_ns: u64) -> Vec<News> {
+        for (attempt, outcome) in self.greeter.turn(now_ns) {
+            if let Some(proc) = self.dialled.remove(&attempt) {
+                self.answered(now_ns, proc, outcome);
+            } else if let Some(hello) = self.called.remove(&attempt) {
+                self.news.push(News::Greeted);
+                match outcome {
+                    Outcome::Made(stream, _) => self.arrived(hello, stream, now_ns),
+                    Outcome::Failed(failed @ (Failed::Trust(_) | Failed::Answer(_))) => {
+                        self.news.push(News::Warning(format!(
+                            "a connection from {} was refused: {failed}",
+                            hello.proc
+                        )));
+                    }
+                    Outcome::Failed(Failed::Unreachable(_)) => {}
+                }
+            }
+        }
+        self.early.retain(|early| early.until_ns > now_ns);
+        let due = |peer: &Peer| matches!(&peer.way, Way::Dials { retry_at_ns: Some(at_ns), .. } if *at_ns <= now_ns);
+        let due: Vec<ProcId> = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| due(peer))
+            .map(|(&proc, _)| proc)
+            .collect();
+        for proc in due {
+            self.call(now_ns, proc);
+        }
+        std::mem::take(&mut self.news)
+    }
+
+    fn call(&mut self, now_ns: u64, proc: ProcId) {
+        let (own, Some(trust)) = (self.own, &self.trust) else {
+            return;
+        };
+        let Some(Peer {
+            way:
+                Way::Dials {
+                    host,
+                    addresses,
+                    attempt,
+                    retry_at_ns,
+                    connections,
+                    ..
+                },
+            ..
+        }) = self.peers.get_mut(&proc)
+        else {
+            return;
+        };
+        *retry_at_ns = None;
+        let preamble = Hello {
+            to: Some(proc),
+            ..own
+        }
+        .encode();
+        match trust.dial(&preamble, *host) {
+            Ok(proof) => {
+                *connections += 1;
+                let number = self
+                    .greeter
+                    .dial(now_ns, addresses.iter().cloned(), preamble, proof);
+                *attempt = Some(number);
+                self.dialled.insert(number, proc);
+            }
+            Err(error) => {
+                self.peers.remove(&proc);
+                self.news.push(News::GivenUp {
+                    proc,
+                    reason: error.to_string(),
+                });
+            }
+        }
+    }
+
+    /// A call has come to an end.
+    fn answered(&mut self, now_ns: u64, proc: ProcId, outcome: Outcome) {
+        let Some(peer) = self.peers.get_mut(&proc) else {
+            return;
+        };
+        let Way::Dials {
+            attempt,
+            retry_at_ns,
+            tries,
+            since_ns,
+            connections,
+            ..
+        } = &mut peer.way
+        else {
+            return;
+        };
+        *attempt = None;
+        match outcome {
+            Outcome::Made(stream, _) => {
+                *tries = 0;
+                let ready = Ready {
+                    proc,
+                    incarnation: peer.incarnation,
+                    slot: peer.slot,
+                    stream,
+                    session: peer.session,
+                    connection: *connections,
+                    dials: true,
+                };
+                self.news.push(News::Ready(Box::new(ready)));
+            }
+            Outcome::Failed(failed) => {
+                let is_final =
+                    matches!(failed, Failed::Trust(_)) || now_ns.saturating_sub(*since_ns) >= UNREACHABLE_NS;
+                if is_final {
+                    let reason = format!("it is not reached from here: {failed}");
+                    self.peers.remove(&proc);
+                    self.news.push(News::GivenUp { proc, reason });
+                    return;
+                }
+                let pause_ns = (RETRY_FIRST_NS << (*tries).min(5)).min(RETRY_MAX_NS);
+                *tries += 1;
+                self.jitter = self
+                    .jitter
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
+                *retry_at_ns = Some(now_ns + pause_ns / 2 + (self.jitter >> 33) % (pause_ns / 2));
+            }
+        }
+    }
+
+    /// A caller has proved itself.
+    fn arrived(&mut self, hello: Hello, stream: Stream, now_ns: u64) {
+        match self.peers.get(&hello.proc) {
+            Some(peer) if peer.incarnation == hello.incarnation && matches!(peer.way, Way::Accepts) => {
+                let ready = Ready {
+                    proc: hello.proc,
+                    incarnation: peer.incarnation,
+                    slot: peer.slot,
+                    stream,
+                    session: peer.session,
+                    connection: 0,
+                    dials: false,
+                };
+                self.news.push(News::Ready(Box::new(ready)));
+            }
+            // The root tells both ends, and the other may have heard first.
+            _ if self.early.len() < EARLY_MAX => {
+                self.early.push(Early {
+                    hello,
+                    stream,
+                    until_ns: now_ns + EARLY_NS,
+                });
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,422 @@
+//! Where other hosts call: the listener of a host's agent, and what a stranger may cost.
+//!
+//! Of a stranger exactly 64 bytes are read. Who calls the agent itself proves itself to it; who calls a proc is handed to
+//! that proc, which lets it prove itself.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use roost_core::id::{Incarnation, JobId};
+use roost_core::trunk::{Claim, Greeting, Verdict, write_record};
+use roost_core::trust::Door;
+use roost_core::wire::{Answer, Hello, HelloError, Refusal, Version};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, acceptfrom_with};
+
+use super::address::{Address, settle};
+use super::greeter::{Attempt, Failed, Greeter, HANDSHAKE_NS, Outcome};
+use super::records::Records;
+use super::stream::{Raw, Stream};
+use super::turn;
+
+/// Connections that have not proved themselves, all together.
+const STRANGERS_MAX: usize = 256;
+
+/// After so many failed proofs within `FAILURES_NS` an address waits `DELAY_NS`.
+const FAILURES_MAX: usize = 5;
+const FAILURES_NS: u64 = 60_000_000_000;
+const DELAY_NS: u64 = 10_000_000_000;
+/// Addresses whose failures are remembered.
+const ADDRESSES_MAX: usize = 1_024;
+
+/// Without descriptors the listener rests.
+const REST_NS: u64 = 100_000_000;
+
+const LISTENER: u64 = 0;
+const GREETER: u64 = 1;
+
+/// Who has called.
+#[derive(Debug)]
+pub(crate) enum Call {
+    /// The root of a job, which has proved itself and said what it wants. It waits for a verdict.
+    Claim(Box<Claimed>),
+    /// Somebody who wants to talk to a proc, and is not proved yet. The answer has to be written.
+    Lane(Lane),
+    /// Somebody failed; for the log.
+    Failed(String),
+}
+
+/// A call for a proc.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) socket: OwnedFd,
+    pub(crate) preamble: [u8; Hello::BYTES],
+    pub(crate) hello: Hello,
+}
+
+/// The root of a job wants this host to work for it.
+#[derive(Debug)]
+pub(crate) struct Claimed {
+    pub(crate) claim: Claim,
+    records: Records,
+    pub(crate) from: String,
+}
+
+impl Claimed {
+    /// Say what this host makes of it, and go on with the connection and the bytes behind the claim.
+    pub(super) fn answer(mut self, verdict: &Verdict) -> io::Result<(Stream, Vec<u8>)> {
+        let bytes = write_record(verdict).map_err(io::Error::other)?;
+        self.records.write(&bytes)?;
+        let (stream, _, _, rest) = self.records.into_parts();
+        Ok((stream, rest))
+    }
+
+    /// Say that it will not be.
+    pub(crate) fn refuse(self, verdict: &Verdict) {
+        // Who has gone away meanwhile does not want to know.
+        let _ = self.answer(verdict);
+    }
+}
+
+#[derive(Debug)]
+struct Claiming {
+    records: Records,
+    from: Option<IpAddr>,
+    until_ns: u64,
+}
+
+#[derive(Debug)]
+struct Stranger {
+    socket: OwnedFd,
+    from: Option<IpAddr>,
+    bytes: [u8; Hello::BYTES],
+    filled: usize,
+    until_ns: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Station {
+    epoll: OwnedFd,
+    listener: OwnedFd,
+    address: Address,
+    version: Version,
+    door: Door,
+    strangers: HashMap<u64, Stranger>,
+    claiming: HashMap<u64, Claiming>,
+    /// What a root is told first.
+    greeting: Greeting,
+    next: u64,
+    greeter: Greeter,
+    proving: HashMap<Attempt, Option<IpAddr>>,
+    failures: VecDeque<(IpAddr, u64)>,
+    rests_until_ns: Option<u64>,
+}
+
+impl Station {
+    /// Listen there.
+    pub(crate) fn open(
+        address: &Address,
+        door: Door,
+        version: Version,
+        greeting: Greeting,
+    ) -> io::Result<Self> {
+        let (listener, address) = address.listen()?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let greeter = Greeter::new(version)?;
+        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        epoll::add(
+            &epoll,
+            greeter.descriptor(),
+            EventData::new_u64(GREETER),
+            EventFlags::IN,
+        )?;
+        Ok(Self {
+            epoll,
+            listener,
+            address,
+            version,
+            door,
+            strangers: HashMap::new(),
+            claiming: HashMap::new(),
+            greeting,
+            next: GREETER + 1,
+            greeter,
+            proving: HashMap::new(),
+            failures: VecDeque::new(),
+            rests_until_ns: None,
+        })
+    }
+
+    /// What a root is told first, from now on.
+    pub(crate) fn greeting(&mut self) -> &mut Greeting {
+        &mut self.greeting
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// Readable when there is something for [`Station::turn`].
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// When to call [`Station::turn`] at the latest.
+    pub(crate) fn next_wakeup_ns(&self) -> Option<u64> {
+        let strangers = self.strangers.values().map(|one| one.until_ns);
+        let claiming = self.claiming.values().map(|one| one.until_ns);
+        strangers
+            .chain(claiming)
+            .chain(self.rests_until_ns)
+            .chain(self.greeter.next_wakeup_ns())
+            .min()
+    }
+
+    /// Go on with all that can.
+    pub(crate) fn turn(&mut self, now_ns: u64) -> Vec<Call> {
+        let mut calls = Vec::new();
+        for number in turn::ready(&self.epoll) {
+            match number {
+                LISTENER => self.take(now_ns, &mut calls),
+                GREETER => {}
+                number if self.claiming.contains_key(&number) => calls.extend(self.claim(number)),
+                number => calls.extend(self.hear(now_ns, number)),
+            }
+        }
+        self.strangers.retain(|_, one| one.until_ns > now_ns);
+        self.claiming.retain(|_, one| one.until_ns > now_ns);
+        if self.rests_until_ns.is_some_and(|until_ns| until_ns <= now_ns) {
+            self.rests_until_ns = None;
+            let _ = epoll::modify(
+                &self.epoll,
+                &self.listener,
+                EventData::new_u64(LISTENER),
+                EventFlags::IN,
+            );
+        }
+        for (attempt, outcome) in self.greeter.turn(now_ns) {
+            let from = self.proving.remove(&attempt).flatten();
+            calls.extend(self.proved(now_ns, from, outcome));
+        }
+        calls
+    }
+
+    fn take(&mut self, now_ns: u64, calls: &mut Vec<Call>) {
+        loop {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            match acceptfrom_with(&self.listener, flags) {
+                Ok((socket, from)) => {
+                    let from = from
+                        .and_then(|from| SocketAddr::try_from(from).ok())
+                        .map(|from| from.ip().to_canonical());
+                    self.meet(now_ns, socket, from);
+                }
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::AGAIN) => return,
+                Err(error) => {
+                    // No descriptors left, most likely: the listener would stay ready.
+                    let _ = epoll::modify(
+                        &self.epoll,
+                        &self.listener,
+                        EventData::new_u64(LISTENER),
+                        EventFlags::empty(),
+                    );
+                    self.rests_until_ns = Some(now_ns + REST_NS);
+                    calls.push(Call::Failed(format!(
+                        "cannot take a connection: {}",
+                        io::Error::from(error)
+                    )));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn meet(&mut self, now_ns: u64, socket: OwnedFd, from: Option<IpAddr>) {
+        settle(&socket);
+        let refusal = if self.strangers.len() + self.greeter.len() >= STRANGERS_MAX {
+            Some(Refusal::Crowded)
+        } else if from.is_some_and(|from| self.is_delayed(now_ns, from)) {
+            Some(Refusal::Delayed)
+        } else {
+            None
+        };
+        if let Some(refusal) = refusal {
+            return self.answer(&socket, Some(refusal));
+        }
+        let number = self.next;
+        self.next += 1;
+        if epoll::add(&self.epoll, &socket, EventData::new_u64(number), EventFlags::IN).is_ok() {
+            let until_ns = now_ns + HANDSHAKE_NS;
+            let bytes = [0; Hello::BYTES];
+            self.strangers.insert(
+                number,
+                Stranger {
+                    socket,
+                    from,
+                    bytes,
+                    filled: 0,
+                    until_ns,
+                },
+            );
+        }
+    }
+
+    /// Bytes of a stranger.
+    fn hear(&mut self, now_ns: u64, number: u64) -> Option<Call> {
+        let mut one = self.strangers.remove(&number)?;
+        match Raw(one.socket.as_fd()).read(&mut one.bytes[one.filled..]) {
+            Ok(0) => return None,
+            Ok(count) => one.filled += count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => return None,
+        }
+        if one.filled < one.bytes.len() {
+            self.strangers.insert(number, one);
+            return None;
+        }
+        let _ = epoll::delete(&self.epoll, &one.socket);
+        match self.read_preamble(&one.bytes) {
+            Ok(hello) if hello.to.is_some() => Some(Call::Lane(Lane {
+                socket: one.socket,
+                preamble: one.bytes,
+                hello,
+            })),
+            Ok(_) => self.prove(now_ns, one),
+            Err(error) => {
+                if matches!(error, HelloError::VersionMismatch { .. }) {
+                    self.answer(&one.socket, Some(Refusal::Version));
+                }
+                Some(self.failed(now_ns, one.from, &error.to_string()))
+            }
+        }
+    }
+
+    fn read_preamble(&self, bytes: &[u8; Hello::BYTES]) -> Result<Hello, HelloError> {
+        // Which job it must be is for whoever it calls.
+        let mut job = [0; 16];
+        job.copy_from_slice(&bytes[24..40]);
+        let nobody = roost_core::id::ProcId::new(u64::MAX).expect("not zero");
+        let ours = Hello {
+            version: self.version,
+            job: JobId(job),
+            proc: nobody,
+            incarnation: Incarnation(0),
+            to: None,
+        };
+        Hello::decode(bytes, &ours)
+    }
+
+    fn prove(&mut self, now_ns: u64, one: Stranger) -> Option<Call> {
+        match self.door.accept(&one.bytes) {
+            Ok(proof) => {
+                self.answer(&one.socket, None);
+                let attempt = self.greeter.accept(now_ns, one.socket, one.bytes, proof);
+                self.proving.insert(attempt, one.from);
+                None
+            }
+            Err(error) => Some(Call::Failed(error.to_string())),
+        }
+    }
+
+    fn proved(&mut self, now_ns: u64, from: Option<IpAddr>, outcome: Outcome) -> Option<Call> {
+        match outcome {
+            Outcome::Made(stream, _) => self.greet(now_ns, from, stream),
+            // It went away by itself.
+            Outcome::Failed(Failed::Unreachable(text)) => Some(self.failed(now_ns, from, &text)),
+            Outcome::Failed(failed) => Some(self.failed(now_ns, from, &failed.to_string())),
+        }
+    }
+
+    /// A root has proved itself: tell it who is here.
+    fn greet(&mut self, now_ns: u64, from: Option<IpAddr>, stream: Stream) -> Option<Call> {
+        let number = self.next;
+        self.next += 1;
+        epoll::add(
+            &self.epoll,
+            &stream.socket,
+            EventData::new_u64(number),
+            EventFlags::IN,
+        )
+        .ok()?;
+        let mut records = Records::new(stream, String::new());
+        records.write(&write_record(&self.greeting).ok()?).ok()?;
+        self.claiming.insert(
+            number,
+            Claiming {
+                records,
+                from,
+                until_ns: now_ns + HANDSHAKE_NS,
+            },
+        );
+        // It may have said what it wants already.
+        self.claim(number)
+    }
+
+    fn claim(&mut self, number: u64) -> Option<Call> {
+        let mut one = self.claiming.remove(&number)?;
+        let ended = one.records.read().err();
+        match one.records.next::<Claim>() {
+            Ok(Some(claim)) => {
+                let _ = epoll::delete(&self.epoll, &one.records.stream.socket);
+                let from = one
+                    .from
+                    .map_or_else(|| "a process of this host".to_owned(), |from| from.to_string());
+                Some(Call::Claim(Box::new(Claimed {
+                    claim,
+                    records: one.records,
+                    from,
+                })))
+            }
+            Ok(None) if ended.is_none() => {
+                self.claiming.insert(number, one);
+                None
+            }
+            Ok(None) => None,
+            Err(error) => Some(Call::Failed(format!("a root's claim was refused: {error}"))),
+        }
+    }
+
+    fn failed(&mut self, now_ns: u64, from: Option<IpAddr>, why: &str) -> Call {
+        let Some(from) = from else {
+            return Call::Failed(format!("a connection was refused: {why}"));
+        };
+        self.failures.push_back((from, now_ns));
+        while self.failures.len() > ADDRESSES_MAX * FAILURES_MAX {
+            self.failures.pop_front();
+        }
+        Call::Failed(format!("a connection from {from} was refused: {why}"))
+    }
+
+    fn is_delayed(&mut self, now_ns: u64, from: IpAddr) -> bool {
+        while self
+            .failures
+            .front()
+            .is_some_and(|(_, at_ns)| at_ns + FAILURES_NS <= now_ns)
+        {
+            self.failures.pop_front();
+        }
+        let mut times = self
+            .failures
+            .iter()
+            .rev()
+            .filter(|(address, _)| *address == from)
+            .map(|(_, at_ns)| *at_ns);
+        let last = times.next();
+        last.is_some_and(|at_ns| at_ns + DELAY_NS > now_ns) && times.count() + 1 >= FAILURES_MAX
+    }
+
+    /// Answer a caller, who reads it or not.
+    pub(crate) fn answer(&self, socket: &OwnedFd, refusal: Option<Refusal>) {
+        let answer = Answer {
+            version: self.version,
+            refusal,
+        };
+        let _ = Raw(socket.as_fd()).write(&answer.encode());
+    }
+}
