@@ -506,8 +506,6 @@ pub enum ToClient {
         /// What it said first.
         preamble: Bytes,
     },
-    /// What the receiver's lanes to other hosts prove themselves with: before the first of them.
-    Network(Box<Credentials>),
     /// How the receiver's monotonic clock stands to the root's.
     Clock {
         /// To be added to the receiver's.

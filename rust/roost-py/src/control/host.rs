@@ -275,6 +275,9 @@ impl Host {
 
     fn turns(&mut self) {
         let mut events: Vec<Event> = Vec::with_capacity(256);
+        // What came with the claim is here already, and what follows has to be watched.
+        self.network();
+        self.write_out();
         while !self.is_done() {
             let timeout = self.next_wakeup_ns().map(remaining);
             self.wait(&mut events, timeout.as_ref());

@@ -263,7 +263,7 @@ impl FarLanes {
                             hello.proc
                         )));
                     }
-                    Outcome::Failed(Failed::Unreachable(_)) => {}
+                    Outcome::Failed(Failed::Unreachable(_) | Failed::Closed(_)) => {}
                 }
             }
         }

@@ -37,6 +37,9 @@ pub(crate) enum Failed {
     /// Nobody answered there.
     #[error("{0}")]
     Unreachable(String),
+    /// The system there says that nobody listens.
+    #[error("{0}")]
+    Closed(String),
     /// What answered is not of our version, or not Roost.
     #[error(transparent)]
     Answer(#[from] AnswerError),
@@ -246,7 +249,7 @@ impl Greeter {
         let _ = epoll::delete(&self.epoll, &making.socket);
         if !matches!(
             (&making.stage, &failed),
-            (Stage::Connecting, Failed::Unreachable(_))
+            (Stage::Connecting, Failed::Unreachable(_) | Failed::Closed(_))
         ) {
             return Some(Outcome::Failed(failed));
         }
@@ -276,14 +279,19 @@ fn connect(addresses: &mut VecDeque<Address>, mut failed: Failed) -> Result<(Own
     while let Some(address) = addresses.pop_front() {
         match address.dial() {
             Ok(socket) => return Ok((socket, address)),
-            Err(error) => failed = unreachable(&address, error.into()),
+            Err(error) => failed = unreachable(&address, &error.into()),
         }
     }
     Err(failed)
 }
 
-fn unreachable(address: &Address, error: io::Error) -> Failed {
-    Failed::Unreachable(format!("{address}: {error}"))
+fn unreachable(address: &Address, error: &io::Error) -> Failed {
+    let text = format!("{address}: {error}");
+    match error.kind() {
+        // A Unix socket whose file is gone, or nobody listens at.
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Failed::Closed(text),
+        _ => Failed::Unreachable(text),
+    }
 }
 
 impl Making {
@@ -354,7 +362,7 @@ impl Making {
 
     fn unreachable(&self, error: io::Error) -> Failed {
         match &self.address {
-            Some(address) => unreachable(address, error),
+            Some(address) => unreachable(address, &error),
             None => Failed::Unreachable(error.to_string()),
         }
     }

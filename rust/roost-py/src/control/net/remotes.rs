@@ -25,6 +25,9 @@ const GREETER: u64 = u64::MAX;
 const RETRY_FIRST_NS: u64 = 50_000_000;
 const RETRY_MAX_NS: u64 = 1_000_000_000;
 
+/// So often a host's system may say that nobody listens, before its agent is taken for dead.
+const CLOSED_TRIES: u32 = 3;
+
 /// A host that was given up is told so for as long as it may think that it has a lease, and a little longer.
 const FENCE_MARGIN_NS: u64 = 5_000_000_000;
 
@@ -198,7 +201,7 @@ impl Remotes {
             return;
         }
         match self.call(now_ns, number, &wanted) {
-            Ok(attempt) => {
+            Ok(_) => {
                 self.remotes.insert(
                     number,
                     Remote {
@@ -401,9 +404,7 @@ impl Remotes {
                     self.claiming(now_ns, number);
                 }
             }
-            Outcome::Failed(failed) if remote.joined.is_some() => {
-                self.again(now_ns, number, &failed.to_string())
-            }
+            Outcome::Failed(failed) if remote.joined.is_some() => self.unanswered(now_ns, number, &failed),
             Outcome::Failed(failed) => self.refused(number, why(&failed), failed.to_string()),
         }
     }
@@ -427,7 +428,7 @@ impl Remotes {
             }
             match (&remote.joined, why) {
                 (None, why) => self.refused(number, why, reason),
-                (Some(_), Why::Unreachable) => self.again(now_ns, number, &reason),
+                (Some(_), Why::Unreachable) => self.again(now_ns, number),
                 // It is there, and does not know us any more.
                 (Some(_), _) => self.lose(number, &reason),
             }
@@ -606,16 +607,13 @@ impl Remotes {
 
     /// What a host says.
     fn hear(&mut self, now_ns: u64, number: u64) {
-        let Some(Joined {
-            host, line, pulse, ..
-        }) = self
+        let Some(Joined { line, pulse, .. }) = self
             .remotes
             .get_mut(&number)
             .and_then(|remote| remote.joined.as_mut())
         else {
             return;
         };
-        let host = *host;
         let (messages, cut) = line.read(now_ns);
         if cut.is_none() || !messages.is_empty() {
             pulse.heard(now_ns);
@@ -688,8 +686,23 @@ impl Remotes {
         }
     }
 
+    /// It was called again, in vain.
+    fn unanswered(&mut self, now_ns: u64, number: u64, failed: &Failed) {
+        let tries = match self.remotes.get(&number).map(|remote| &remote.state) {
+            Some(State::Cut { tries, .. }) => *tries,
+            _ => 0,
+        };
+        match failed {
+            // Its system is there, and says that the agent is not.
+            Failed::Closed(text) if tries >= CLOSED_TRIES => {
+                self.lose(number, &format!("its agent has ended ({text})"))
+            }
+            _ => self.again(now_ns, number),
+        }
+    }
+
     /// Try again to reach a host whose connection was cut.
-    fn again(&mut self, now_ns: u64, number: u64, _why: &str) {
+    fn again(&mut self, now_ns: u64, number: u64) {
         let Some(remote) = self.remotes.get_mut(&number) else {
             return;
         };
@@ -753,7 +766,7 @@ impl Remotes {
                 let _ = epoll::delete(&self.epoll, &records.stream.socket);
                 let reason = "it took the connection and did not say who it is".to_owned();
                 if remote.joined.is_some() {
-                    self.again(now_ns, number, &reason);
+                    self.again(now_ns, number);
                 } else {
                     self.refused(number, Why::Protocol, reason);
                 }
@@ -841,7 +854,9 @@ fn busy(job: JobId) -> String {
 
 fn why(failed: &Failed) -> Why {
     match failed {
-        Failed::Unreachable(_) | Failed::Answer(AnswerError::Refused(Refusal::Crowded)) => Why::Unreachable,
+        Failed::Unreachable(_)
+        | Failed::Closed(_)
+        | Failed::Answer(AnswerError::Refused(Refusal::Crowded)) => Why::Unreachable,
         Failed::Trust(_) | Failed::Answer(AnswerError::Refused(Refusal::Delayed)) => Why::Authentication,
         Failed::Answer(
             AnswerError::Hello(HelloError::VersionMismatch { .. }) | AnswerError::Refused(Refusal::Version),
