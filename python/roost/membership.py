@@ -152,7 +152,9 @@ class Members:
             except Exception:
                 _logger.exception("handling %s from the control thread", notice[0])
 
-    def _on_epoch(self, epoch: int) -> None:
+    def _on_epoch(self, epoch: int, host: int) -> None:
+        # A restart may have moved it.
+        self._runtime.host_id = host
         self._runtime.node.set_epoch(epoch)
 
     def _on_connected(self, proc: int, incarnation: int, fd: int, slot: int | None) -> None:

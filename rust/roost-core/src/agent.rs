@@ -20,7 +20,7 @@
 //! | `event` | what comes in and goes out |
 //! | `hosts` | the hosts, and what becomes of the procs of one that is gone |
 //! | `telling` | who hears of what |
-//! | `proc` | one proc, in all its incarnations; `recorded` what makes its actors again |
+//! | `proc` | one proc, in all its incarnations; `recorded` what makes its actors again; `procs` all of them |
 //! | `start`, `template` | its start, by a template or cold |
 //! | `connect` | who has a data lane with whom, and what passes through the agent |
 //! | `death`, `stop` | its end, and whether that is mended |
@@ -31,6 +31,7 @@ mod death;
 mod event;
 mod hosts;
 mod proc;
+mod procs;
 mod recorded;
 mod spare;
 mod start;
@@ -45,7 +46,8 @@ use std::collections::{BTreeMap, VecDeque};
 use self::connect::Lanes;
 pub use self::event::{Input, LaneEnd, Order, Output, Place, Seen, Signal, Source, Token};
 use self::hosts::Hosts;
-use self::proc::{Phase, Proc};
+use self::proc::Phase;
+use self::procs::Procs;
 use self::spare::Spares;
 pub use self::template::TemplateId;
 use self::template::Templates;
@@ -64,7 +66,7 @@ pub struct Agent {
     random: Random,
     epoch: u32,
     hosts: Hosts,
-    procs: BTreeMap<ProcId, Proc>,
+    procs: Procs,
     /// Of the meshes that have any.
     spares: BTreeMap<MeshId, Spares>,
     /// Those that ended for good, in that order.
@@ -88,7 +90,7 @@ impl Agent {
             random: Random(seed),
             epoch: 0,
             hosts: Hosts::new(host),
-            procs: BTreeMap::new(),
+            procs: Procs::default(),
             spares: BTreeMap::new(),
             ended: VecDeque::new(),
             templates: Templates::default(),
@@ -170,7 +172,7 @@ impl Agent {
 
     /// When to call [`Agent::handle`] with [`Input::Tick`] at the latest.
     pub fn next_wakeup_ns(&self) -> Option<u64> {
-        self.procs.values().filter_map(Proc::wakeup_ns).min()
+        self.procs.next_wakeup_ns()
     }
 
     /// The driver's proc.
@@ -204,7 +206,7 @@ impl Agent {
         match message {
             ToAgent::Up => self.up(now_ns, from),
             ToAgent::StartFailed { reason } => {
-                if let Some(proc) = self.procs.get_mut(&from) {
+                if let Some(proc) = self.procs.get_mut(from) {
                     proc.start_failure = Some(reason);
                 }
             }
@@ -241,7 +243,7 @@ impl Agent {
             } => self.record_actor(from, &procs, mesh, (&start, &rest)),
             ToAgent::ForgetActor { procs, mesh } => {
                 for id in procs {
-                    if let Some(proc) = self.procs.get_mut(&id) {
+                    if let Some(proc) = self.procs.get_mut(id) {
                         proc.recorded.forget(mesh);
                     }
                 }
@@ -281,7 +283,7 @@ impl Agent {
         (start, rest): (&Bytes, &Bytes),
     ) {
         for &id in procs {
-            let Some(proc) = self.procs.get_mut(&id) else {
+            let Some(proc) = self.procs.get_mut(id) else {
                 continue;
             };
             let bytes = proc.recorded.bytes() + start.len() + rest.len();
@@ -300,13 +302,7 @@ impl Agent {
 
     /// Do what its time has come for.
     fn due(&mut self, now_ns: u64) {
-        let due: Vec<ProcId> = self
-            .procs
-            .iter()
-            .filter(|(_, proc)| proc.wakeup_ns().is_some_and(|at_ns| at_ns <= now_ns))
-            .map(|(&id, _)| id)
-            .collect();
-        for id in due {
+        for id in self.procs.due(now_ns) {
             self.escalate(now_ns, id);
             match self.procs.get(&id).map(|proc| &proc.phase) {
                 Some(Phase::Dying { .. }) => self.tell_death(now_ns, id),
@@ -316,10 +312,11 @@ impl Agent {
                 _ => {}
             }
         }
+        self.procs.settle();
     }
 
     fn warn_unanswered(&mut self, id: ProcId) {
-        let Some(proc) = self.procs.get_mut(&id) else {
+        let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
         let Phase::Asking { warn_at_ns, .. } = &mut proc.phase else {

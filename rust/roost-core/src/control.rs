@@ -378,6 +378,8 @@ pub enum ToClient {
     Epoch {
         /// The epoch.
         epoch: u32,
+        /// Where the receiver lives.
+        host: HostId,
     },
     /// A data lane; its descriptor comes with the message.
     Connected {

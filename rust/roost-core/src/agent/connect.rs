@@ -59,7 +59,7 @@ impl Agent {
             return self.join(from, to);
         }
         let incarnation = self.incarnation(from);
-        match self.procs.get_mut(&to) {
+        match self.procs.get_mut(to) {
             None => self.refuse(from, to, "there is no such proc"),
             Some(proc) => match &proc.phase {
                 Phase::Over { last, .. } => {
@@ -79,7 +79,7 @@ impl Agent {
 
     /// A proc is there: make the lanes that were waited for.
     pub(super) fn connect_waiting(&mut self, id: ProcId) {
-        let Some(proc) = self.procs.get_mut(&id) else {
+        let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
         for (from, incarnation) in std::mem::take(&mut proc.waiting) {
@@ -91,7 +91,7 @@ impl Agent {
 
     /// A proc stays down: say so to those who waited for it.
     pub(super) fn refuse_waiting(&mut self, id: ProcId) {
-        let Some(proc) = self.procs.get_mut(&id) else {
+        let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
         let reason = match &proc.phase {
@@ -117,9 +117,9 @@ impl Agent {
         self.put(first_host, Output::Pair { first, second });
     }
 
-    /// The same on two hosts. The driver always dials: nobody can dial it.
+    /// The same on two hosts. Who is on the driver's host dials, since nobody can dial that one; else who asked.
     fn join_far(&mut self, first: (ProcId, HostId), second: (ProcId, HostId)) {
-        let [dial, accept] = if second.0 == self.driver {
+        let [dial, accept] = if second.1 == self.hosts.own() {
             [second, first]
         } else {
             [first, second]
@@ -132,9 +132,9 @@ impl Agent {
             accept_host: hosts[1],
             session: self.random.word().max(1),
         };
-        for host in hosts {
-            self.put(host, far.clone());
-        }
+        // Who is to be dialled had better know it first.
+        self.put(hosts[1], far.clone());
+        self.put(hosts[0], far);
     }
 
     /// The lane that a proc has with its owner from the start, where that lives on another host.

@@ -64,7 +64,7 @@ impl Agent {
 
     /// Tell everybody, and decide what comes next.
     pub(super) fn tell_death(&mut self, now_ns: u64, id: ProcId) {
-        let Some(proc) = self.procs.get_mut(&id) else {
+        let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
         let Phase::Dying { seen, gone, .. } = &mut proc.phase else {
@@ -76,9 +76,30 @@ impl Agent {
         if proc.is_spare {
             return self.spare_ended(now_ns, id, death, gone);
         }
-        let has_place = self.place_for(id).is_some();
-        let Some(proc) = self.procs.get_mut(&id) else {
-            return;
+        let decision = self.decide(now_ns, id, &death);
+        match decision {
+            Decision::Restart { delay_ns } => self.tell_restart(now_ns, id, &seen, (death, delay_ns, gone)),
+            Decision::Ended => self.tell_end(id, &seen, &Status::Stopped { death }, gone),
+            Decision::GiveUp => {
+                let earlier = self
+                    .procs
+                    .get_mut(id)
+                    .map(|proc| std::mem::take(&mut proc.earlier));
+                let earlier = earlier.unwrap_or_default();
+                self.tell_end(id, &seen, &Status::Failed { death, earlier }, gone);
+            }
+        }
+        self.stop_owned(now_ns, id);
+        // Nor are the actors constructed again that it owned on the procs of others.
+        self.procs.forget_constructors_of(id);
+        self.end_useless_spares(now_ns, &[id], self.patience);
+    }
+
+    /// What follows from a death: the policy's word, if there is a host to start it on.
+    fn decide(&mut self, now_ns: u64, id: ProcId, death: &Death) -> Decision {
+        let has_place = self.has_place(id);
+        let Some(proc) = self.procs.get_mut(id) else {
+            return Decision::Ended;
         };
         let clean = death.kind == DeathKind::Exit && death.exit.is_some_and(Exit::is_clean);
         let decision = match (&proc.ending, &proc.policy) {
@@ -88,25 +109,11 @@ impl Agent {
             (None, None) if clean => Decision::Ended,
             (None, None) => Decision::GiveUp,
         };
-        let decision = match decision {
+        match decision {
             _ if self.closed => Decision::Ended,
             Decision::Restart { .. } if !has_place => Decision::GiveUp,
             decision => decision,
-        };
-        match decision {
-            Decision::Restart { delay_ns } => self.tell_restart(now_ns, id, &seen, (death, delay_ns, gone)),
-            Decision::Ended => self.tell_end(id, &seen, &Status::Stopped { death }, gone),
-            Decision::GiveUp => {
-                let earlier = std::mem::take(&mut proc.earlier);
-                self.tell_end(id, &seen, &Status::Failed { death, earlier }, gone);
-            }
         }
-        self.stop_owned(now_ns, id);
-        // Nor are the actors constructed again that it owned on the procs of others.
-        for proc in self.procs.values_mut() {
-            proc.recorded.forget_of(id);
-        }
-        self.end_useless_spares(now_ns, &[id], self.patience);
     }
 
     fn tell_restart(
@@ -116,7 +123,7 @@ impl Agent {
         seen: &Seen,
         (death, delay_ns, gone): (Death, u64, bool),
     ) {
-        let Some(proc) = self.procs.get_mut(&id) else {
+        let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
         let reason = death.reason.clone();
@@ -150,7 +157,7 @@ impl Agent {
 
     /// It stays down.
     fn tell_end(&mut self, id: ProcId, seen: &Seen, status: &Status, gone: bool) {
-        let Some(proc) = self.procs.get_mut(&id) else {
+        let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
         proc.phase = Phase::Over {
@@ -222,7 +229,7 @@ impl Agent {
 
     /// Nothing is kept of it.
     pub(super) fn forget(&mut self, id: ProcId) -> Option<Proc> {
-        let proc = self.procs.remove(&id)?;
+        let proc = self.procs.remove(id)?;
         self.hosts.remove(proc.host, id);
         Some(proc)
     }

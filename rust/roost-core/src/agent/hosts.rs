@@ -7,7 +7,6 @@ use super::{Agent, Input, Seen};
 use crate::control::{DeathKind, HostStatus, Patience, Status};
 use crate::id::{HostId, MeshId, ProcId};
 use crate::limits::HOSTS_REMEMBERED_MAX;
-use crate::restart::On;
 
 /// A host that procs can be started on.
 #[derive(Debug)]
@@ -56,6 +55,11 @@ impl Hosts {
         own.into_iter()
             .chain(others)
             .map(|(&host, one)| (host, &one.procs))
+    }
+
+    /// The procs of one that is there.
+    pub(super) fn procs(&self, host: HostId) -> impl Iterator<Item = &ProcId> {
+        self.there.get(&host).into_iter().flat_map(|one| &one.procs)
     }
 
     pub(super) fn insert(&mut self, host: HostId, proc: ProcId) {
@@ -187,7 +191,7 @@ impl Agent {
 
     /// The process of this proc, where it has one, runs no more as far as anybody can tell.
     fn end_with_host(&mut self, now_ns: u64, id: ProcId, status: &HostStatus) {
-        let Some(proc) = self.procs.get_mut(&id) else {
+        let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
         let why = self.hosts.why_gone(proc.host);
@@ -220,13 +224,13 @@ impl Agent {
 
     /// Tell what became of this proc, whose host is gone.
     fn tell_lost(&mut self, now_ns: u64, id: ProcId, status: &HostStatus) {
-        let Some(proc) = self.procs.get_mut(&id) else {
+        let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
         match &mut proc.phase {
             Phase::Dying { .. } => self.tell_death(now_ns, id),
             Phase::Down { .. } | Phase::Asking { .. } => {
-                if *status == HostStatus::Left || self.place_for(id).is_none() {
+                if *status == HostStatus::Left || !self.has_place(id) {
                     self.lose_place(now_ns, id);
                 } else {
                     self.start_next(now_ns, id);
@@ -242,7 +246,7 @@ impl Agent {
 
     /// It has no process, and no place to start one.
     pub(super) fn lose(&mut self, now_ns: u64, id: ProcId, why: String) {
-        let Some(proc) = self.procs.get_mut(&id) else {
+        let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
         proc.lost = Some(why);
@@ -263,6 +267,14 @@ impl Agent {
         }
     }
 
+    /// Whether there is a place to start it.
+    pub(super) fn has_place(&self, id: ProcId) -> bool {
+        let Some(proc) = self.procs.get(&id) else {
+            return false;
+        };
+        self.hosts.is_there(proc.host) || (proc.may_move() && self.other_places(proc).next().is_some())
+    }
+
     /// Where its next incarnation starts: where it was, or, when that host is gone and it may move, where the job has the
     /// fewest procs. Spares wait for just this and do not count, and of two such hosts the one with a spare is better.
     pub(super) fn place_for(&self, id: ProcId) -> Option<HostId> {
@@ -270,20 +282,23 @@ impl Agent {
         if self.hosts.is_there(proc.host) {
             return Some(proc.host);
         }
-        let moves = proc.policy.is_some_and(|policy| policy.on == On::AnyHost);
-        if !moves || proc.is_spare {
+        if !proc.may_move() {
             return None;
         }
-        // The driver needs its host for itself, unless it was meant to share it.
-        let shares = self.lives_on(proc.mesh, self.hosts.own());
-        let others = self.hosts.there.iter();
-        let candidates = others.filter(|(host, _)| **host != self.hosts.own() || shares);
-        candidates
-            .min_by_key(|(host, one)| {
-                let has_spare = self.ready_spare_on(id, **host).is_some();
+        self.other_places(proc)
+            .min_by_key(|&(host, one)| {
+                let has_spare = self.ready_spare_on(id, host).is_some();
                 (self.load(one), !has_spare, one.number)
             })
-            .map(|(&host, _)| host)
+            .map(|(host, _)| host)
+    }
+
+    /// The hosts that it may move to. The driver needs its own for itself, unless it was meant to share it.
+    fn other_places(&self, proc: &Proc) -> impl Iterator<Item = (HostId, &Host)> {
+        let own = self.hosts.own();
+        let shares = self.lives_on(proc.mesh, own);
+        let there = self.hosts.there.iter().map(|(&host, one)| (host, one));
+        there.filter(move |&(host, _)| shares || host != own)
     }
 
     fn load(&self, host: &Host) -> usize {
@@ -293,16 +308,13 @@ impl Agent {
 
     fn lives_on(&self, mesh: MeshId, host: HostId) -> bool {
         let is_rank = |proc: &Proc| proc.mesh == mesh && !proc.is_spare;
-        let procs = self.hosts.there.get(&host).map(|one| &one.procs);
-        procs
-            .into_iter()
-            .flatten()
-            .any(|id| self.procs.get(id).is_some_and(is_rank))
+        let mut procs = self.hosts.procs(host);
+        procs.any(|id| self.procs.get(id).is_some_and(is_rank))
     }
 
     /// Let it live on this host from its next start on.
     pub(super) fn settle_on(&mut self, id: ProcId, host: HostId) {
-        let Some(proc) = self.procs.get_mut(&id) else {
+        let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
         if proc.host != host {

@@ -8,7 +8,7 @@ use super::{Place, Seen, Signal};
 use crate::control::{Death, Environ, Exit, Launch, Rank, Status, Times};
 use crate::id::{HostId, Incarnation, MeshId, ProcId};
 use crate::limits::STARTED_SLOTS;
-use crate::restart::{History, Policy};
+use crate::restart::{History, On, Policy};
 
 /// Where it stands. See the module above.
 #[derive(Debug)]
@@ -102,6 +102,8 @@ pub(super) struct Proc {
     /// Who waits for a lane until it is back.
     pub(super) waiting: Vec<(ProcId, Incarnation)>,
     next_slot: u32,
+    /// When the table of procs knows that it wants to be looked at.
+    pub(super) timer: Option<u64>,
 }
 
 /// The part of a spawn that all its ranks share.
@@ -162,6 +164,7 @@ impl Proc {
             launches_lost: 0,
             waiting: Vec::new(),
             next_slot: 0,
+            timer: None,
         }
     }
 
@@ -180,6 +183,11 @@ impl Proc {
         self.start_by_ns = None;
         self.launches_lost = 0;
         self.next_slot = 0;
+    }
+
+    /// Whether it starts elsewhere when its host is gone. A spare of another host is no better than one that waits there.
+    pub(super) fn may_move(&self) -> bool {
+        !self.is_spare && self.policy.is_some_and(|policy| policy.on == On::AnyHost)
     }
 
     /// The template that its next launch needs.

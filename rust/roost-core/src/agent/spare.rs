@@ -1,10 +1,13 @@
 //! Spares: procs without a rank. One waits, as warm as can be, until a rank of its mesh has to start again; then its process
 //! is that rank's next incarnation, and a new one waits in its stead.
 //!
+//! A spare serves the ranks that start on its host, and there the place is made for one that comes from a host that is lost.
+//! Who spawns a mesh over several hosts says on which of them spares wait.
+//!
 //! Nobody hears of a spare, so nobody talks to it, and its death is nobody's failure: it is replaced, within the mesh's
 //! policy.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use super::proc::{Phase, Proc};
 use super::{Agent, Input, Output, Place};
@@ -23,10 +26,24 @@ pub(super) struct Spares {
     last: Option<ProcId>,
 }
 
+/// Where a mesh needs spares.
+#[derive(Debug, Default)]
+struct Need {
+    hosts: BTreeSet<HostId>,
+    /// There are ranks that may come to any host.
+    anywhere: bool,
+}
+
+impl Need {
+    fn spare_on(&self, host: HostId) -> bool {
+        self.anywhere || self.hosts.contains(&host)
+    }
+}
+
 impl Agent {
     /// A mesh gets one more.
     pub(super) fn begin_spare(&mut self, now_ns: u64, id: ProcId) {
-        let Some(proc) = self.procs.get_mut(&id) else {
+        let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
         proc.is_spare = true;
@@ -53,14 +70,14 @@ impl Agent {
         }
         let waits = |proc: &&Proc| {
             let is_down = matches!(proc.phase, Phase::Down { gone: true, .. });
-            is_down && proc.mesh == mesh && proc.host == host && !proc.is_spare
+            is_down && proc.mesh == mesh && !proc.is_spare
         };
-        let first = self
-            .procs
-            .iter()
+        let here = self.hosts.procs(host);
+        let ranks = here.filter_map(|id| Some((*id, self.procs.get(id)?)));
+        let first = ranks
             .filter(|(_, proc)| waits(proc))
             .min_by_key(|(_, proc)| proc.number);
-        if let Some(rank) = first.map(|(&rank, _)| rank) {
+        if let Some((rank, _)) = first {
             self.start_next(now_ns, rank);
         }
     }
@@ -93,7 +110,7 @@ impl Agent {
         let Some(spare_id) = self.ready_spare(id) else {
             return false;
         };
-        let Some(spare) = self.procs.get_mut(&spare_id) else {
+        let Some(spare) = self.procs.get_mut(spare_id) else {
             return false;
         };
         let (pid, spare_incarnation) = (spare.pid, spare.incarnation);
@@ -101,7 +118,7 @@ impl Agent {
         let pause_ns = spare.policy.map_or(0, |policy| policy.backoff_min_ns);
         let at_ns = now_ns.saturating_add(pause_ns.min(SPARE_PAUSE_NS));
         spare.phase = Phase::Down { at_ns, gone: true };
-        let Some(rank) = self.procs.get_mut(&id) else {
+        let Some(rank) = self.procs.get_mut(id) else {
             return false;
         };
         rank.phase = Phase::Starting { ready: false };
@@ -120,13 +137,13 @@ impl Agent {
             owner_slot: owner_is_here.then(|| self.first_lane(id, owner)).flatten(),
             label,
         };
-        if let Some(spare) = self.procs.get_mut(&spare_id) {
+        if let Some(spare) = self.procs.get_mut(spare_id) {
             spare.became = Some(place.clone());
         }
         self.put(host, Output::TakePlace(place));
         self.send(id, become_it);
         let epoch = self.epoch;
-        self.send(id, ToClient::Epoch { epoch });
+        self.send(id, ToClient::Epoch { epoch, host });
         self.first_far_lane(id);
         self.connect_waiting(id);
         true
@@ -154,11 +171,10 @@ impl Agent {
     pub(super) fn spare_ended(&mut self, now_ns: u64, id: ProcId, death: Death, gone: bool) {
         let random = self.random.fraction();
         let is_wanted = !self.closed
-            && self
-                .procs
-                .get(&id)
-                .is_some_and(|proc| self.hosts.is_there(proc.host) && self.needs_spares(proc.mesh));
-        let Some(proc) = self.procs.get_mut(&id) else {
+            && self.procs.get(&id).is_some_and(|proc| {
+                self.hosts.is_there(proc.host) && self.needs(proc.mesh).spare_on(proc.host)
+            });
+        let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
         let decision = match &proc.policy {
@@ -187,7 +203,7 @@ impl Agent {
                 },
             );
         }
-        if let Some(proc) = self.procs.get_mut(&id) {
+        if let Some(proc) = self.procs.get_mut(id) {
             let last = Box::new(Status::Stopped { death });
             proc.phase = Phase::Over { last, gone };
         }
@@ -239,10 +255,11 @@ impl Agent {
             .collect();
         meshes.dedup();
         for mesh in meshes {
-            if self.needs_spares(mesh) {
-                continue;
-            }
+            let need = self.needs(mesh);
             for id in self.spares_of(mesh) {
+                if self.host_of(id).is_some_and(|host| need.spare_on(host)) {
+                    continue;
+                }
                 // One that waits ends at once; one that still runs the user's `setup` has nothing to lose.
                 let is_ready = matches!(self.procs.get(&id).map(|proc| &proc.phase), Some(Phase::Up));
                 let patience = if is_ready { patience } else { Patience::NONE };
@@ -251,14 +268,20 @@ impl Agent {
         }
     }
 
-    /// Whether there is a rank of this mesh that may have to start again.
-    fn needs_spares(&self, mesh: MeshId) -> bool {
-        self.procs.values().any(|proc| {
+    /// Where there are ranks of this mesh that may have to start again.
+    fn needs(&self, mesh: MeshId) -> Need {
+        let may_start = |proc: &&Proc| {
             proc.mesh == mesh
                 && !proc.is_spare
                 && !matches!(proc.phase, Phase::Over { .. })
                 && proc.ending.as_ref().is_none_or(|ending| ending.restart)
-        })
+        };
+        let mut need = Need::default();
+        for proc in self.procs.values().filter(may_start) {
+            need.anywhere |= proc.may_move();
+            need.hosts.insert(proc.host);
+        }
+        need
     }
 
     /// A rank that had ended for good is started again: so are spares that had.
@@ -270,7 +293,7 @@ impl Agent {
             spares.last = None;
         }
         for id in self.spares_of(mesh) {
-            if let Some(proc) = self.procs.get_mut(&id)
+            if let Some(proc) = self.procs.get_mut(id)
                 && let Phase::Over { gone, .. } = proc.phase
             {
                 proc.history = History::default();

@@ -90,7 +90,7 @@ impl Agent {
 
     /// Give the order for a queued proc, when its template can take it.
     pub(super) fn launch(&mut self, id: ProcId) {
-        let Some(proc) = self.procs.get_mut(&id) else {
+        let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
         let template = proc.parent();
@@ -128,7 +128,7 @@ impl Agent {
         }
         self.put(host, Output::Launch(Box::new(order)));
         let epoch = self.epoch;
-        self.send(id, ToClient::Epoch { epoch });
+        self.send(id, ToClient::Epoch { epoch, host });
     }
 
     /// The lane to its owner, which it is born with. Gives the place in the owner's started page.
@@ -160,7 +160,7 @@ impl Agent {
 
     /// A proc says that it is ready.
     pub(super) fn up(&mut self, now_ns: u64, id: ProcId) {
-        let Some(proc) = self.procs.get_mut(&id) else {
+        let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
         let Phase::Starting { ready } = &mut proc.phase else {
@@ -214,13 +214,14 @@ impl Agent {
             gone: true,
         };
         proc.times.died_ns = Some(now_ns);
-        self.tell_death(now_ns, id);
+        // Before it is asked again, perhaps at once.
         self.template_answered(id);
+        self.tell_death(now_ns, id);
     }
 
     /// It takes too long, with its template or by itself.
     pub(super) fn end_overdue_start(&mut self, now_ns: u64, id: ProcId) {
-        let Some(proc) = self.procs.get_mut(&id) else {
+        let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
         if proc.start_by_ns.is_none_or(|by_ns| by_ns > now_ns) {
@@ -272,7 +273,7 @@ impl Agent {
     /// Start the next incarnation of a proc that is down, or ask for what to start.
     pub(super) fn start_next(&mut self, now_ns: u64, id: ProcId) {
         let has_spare = self.ready_spare(id).is_some();
-        let Some(proc) = self.procs.get_mut(&id) else {
+        let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
         // The pause spares a host that starts the same thing over and over; a spare has been started already.
@@ -280,6 +281,12 @@ impl Agent {
             return;
         }
         let Some(next) = proc.incarnation.next() else {
+            return;
+        };
+        if !self.has_place(id) {
+            return self.lose_place(now_ns, id);
+        }
+        let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
         if proc.ask && !proc.is_spare {
@@ -304,7 +311,7 @@ impl Agent {
             return self.lose_place(now_ns, id);
         };
         self.settle_on(id, host);
-        let Some(proc) = self.procs.get_mut(&id) else {
+        let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
         proc.renew(incarnation);
@@ -330,7 +337,7 @@ impl Agent {
         incarnation: Incarnation,
         launch: Result<Launch, String>,
     ) {
-        let Some(proc) = self.procs.get_mut(&id) else {
+        let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
         if !matches!(proc.phase, Phase::Asking { .. }) || proc.incarnation.next() != Some(incarnation) {
@@ -353,12 +360,12 @@ impl Agent {
     /// A proc, when it is still in this incarnation.
     pub(super) fn current(&mut self, id: ProcId, incarnation: Incarnation) -> Option<&mut Proc> {
         self.procs
-            .get_mut(&id)
+            .get_mut(id)
             .filter(|proc| proc.incarnation == incarnation)
     }
 
     /// The next place in a proc's started page; the driver has no page.
     pub(super) fn take_slot(&mut self, id: ProcId) -> Option<u32> {
-        self.procs.get_mut(&id).map(Proc::take_slot)
+        self.procs.get_mut(id).map(Proc::take_slot)
     }
 }

@@ -8,7 +8,7 @@ use crate::id::ProcId;
 impl Agent {
     /// End it for good, whatever it is doing. A second stop only shortens the first.
     pub(super) fn stop(&mut self, now_ns: u64, id: ProcId, reason: &str, patience: Patience) {
-        let Some(proc) = self.procs.get_mut(&id) else {
+        let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
         match &mut proc.phase {
@@ -28,7 +28,7 @@ impl Agent {
         if self.closed {
             return;
         }
-        let Some(proc) = self.procs.get_mut(&id) else {
+        let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
         match &mut proc.phase {
@@ -49,7 +49,7 @@ impl Agent {
 
     /// SIGKILL at once. What follows is the policy's to decide.
     pub(super) fn kill(&mut self, id: ProcId, reason: Option<&str>) {
-        let Some(proc) = self.procs.get_mut(&id) else {
+        let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
         if proc.phase.is_alive() {
@@ -68,7 +68,7 @@ impl Agent {
 
     /// Send the signals of a stop whose times have come.
     pub(super) fn escalate(&mut self, now_ns: u64, id: ProcId) {
-        let Some(proc) = self.procs.get_mut(&id) else {
+        let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
         if !proc.phase.is_alive() {
@@ -90,7 +90,7 @@ impl Agent {
 
     /// Signal its process, as soon as there is one.
     pub(super) fn signal(&mut self, id: ProcId, signal: Signal) {
-        let Some(proc) = self.procs.get_mut(&id) else {
+        let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
         proc.signal = proc.signal.max(Some(signal));
@@ -105,7 +105,7 @@ impl Agent {
     }
 
     fn end_running(&mut self, now_ns: u64, id: ProcId, reason: &str, (patience, restart): (Patience, bool)) {
-        let Some(proc) = self.procs.get_mut(&id) else {
+        let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
         let new = Ending::new(now_ns, reason, patience, restart);
@@ -129,7 +129,7 @@ impl Agent {
     }
 
     fn end_down(&mut self, now_ns: u64, id: ProcId, reason: &str, gone: bool) {
-        let Some(proc) = self.procs.get_mut(&id) else {
+        let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
         proc.ending = Some(Ending::new(now_ns, reason, Patience::NONE, false));
@@ -143,7 +143,7 @@ impl Agent {
     }
 
     fn begin_again(&mut self, now_ns: u64, id: ProcId, reason: &str, gone: bool) {
-        let Some(proc) = self.procs.get_mut(&id) else {
+        let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
         proc.phase = Phase::Down { at_ns: now_ns, gone };

@@ -236,11 +236,16 @@ impl Agent {
     /// Who waits for this template, in the order of the spawns.
     fn queued(&self, id: TemplateId) -> Vec<(ProcId, Incarnation, ProcId)> {
         let waits = |proc: &Proc| proc.parent() == id && matches!(proc.phase, Phase::Queued);
-        let mut queued: Vec<_> = self.procs.iter().filter(|(_, proc)| waits(proc)).collect();
+        let host = self.templates.host(id);
+        let here = host.into_iter().flat_map(|host| self.hosts.procs(host));
+        let mut queued: Vec<_> = here
+            .filter_map(|id| Some((*id, self.procs.get(id)?)))
+            .filter(|(_, proc)| waits(proc))
+            .collect();
         queued.sort_unstable_by_key(|(_, proc)| proc.number);
         queued
             .into_iter()
-            .map(|(&id, proc)| (id, proc.incarnation, proc.owner))
+            .map(|(id, proc)| (id, proc.incarnation, proc.owner))
             .collect()
     }
 }

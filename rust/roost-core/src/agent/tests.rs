@@ -11,7 +11,7 @@ mod spares;
 mod trees;
 
 use super::*;
-use crate::control::{Activity, DeathKind, Exit, Launch, Member, Rank, Spawn, TemplateKey};
+use crate::control::{Activity, Death, DeathKind, Exit, Launch, Member, Rank, Spawn, TemplateKey};
 use crate::id::Incarnation;
 use crate::restart::{On, Policy, Scope, When, WhileDown};
 

@@ -65,7 +65,7 @@ fn lane<'py>(py: Python<'py>, end: FarEnd, descriptor: Option<OwnedFd>) -> PyRes
 
 fn message(py: Python<'_>, notice: ToClient, descriptor: Option<OwnedFd>) -> PyResult<Bound<'_, PyTuple>> {
     match notice {
-        ToClient::Epoch { epoch } => ("epoch", epoch).into_pyobject(py),
+        ToClient::Epoch { epoch, host } => ("epoch", epoch, host.get()).into_pyobject(py),
         ToClient::Connected {
             proc,
             incarnation,

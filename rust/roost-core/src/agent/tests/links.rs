@@ -183,7 +183,7 @@ fn a_first_start_is_told_to_the_owner_and_all_else_to_everybody() {
     }
     assert!(
         said.iter().any(|output| matches!(output,
-            Output::Send { to, message: ToClient::Epoch { epoch: 3 }, .. } if **to == [proc(3)])),
+            Output::Send { to, message: ToClient::Epoch { epoch: 3, .. }, .. } if **to == [proc(3)])),
         "a proc is told where it enters"
     );
 }

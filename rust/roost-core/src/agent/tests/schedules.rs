@@ -140,7 +140,7 @@ impl World {
     fn told(&mut self, now_ns: u64, to: u64, message: ToClient) {
         match message {
             ToClient::Ask { proc, incarnation } => self.asked.push((proc.get(), incarnation.0)),
-            ToClient::Epoch { epoch } => {
+            ToClient::Epoch { epoch, .. } => {
                 self.epochs.insert(to, epoch);
             }
             ToClient::Member(member) => {
