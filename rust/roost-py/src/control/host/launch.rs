@@ -53,7 +53,8 @@ pub(super) struct Running {
 /// The ends that the process gets.
 struct ProcEnds {
     control: OwnedFd,
-    data: OwnedFd,
+    /// None when its owner is on another host, and comes over the network.
+    data: Option<OwnedFd>,
     tombstones: [OwnedFd; 2],
     stdout: OwnedFd,
     stderr: OwnedFd,
@@ -66,19 +67,11 @@ impl ProcEnds {
     /// In the order in which `roost._proc` names them.
     fn descriptors<'a>(&'a self, driver: &'a OwnedFd) -> Vec<BorrowedFd<'a>> {
         let [first, second] = &self.tombstones;
-        [
-            &self.control,
-            &self.data,
-            first,
-            second,
-            &self.stdout,
-            &self.stderr,
-            &self.spec,
-            &self.page,
-            driver,
-        ]
-        .into_iter()
-        .chain(self.recorded.as_ref())
+        [Some(&self.control), self.data.as_ref(), Some(first), Some(second)]
+            .into_iter()
+            .chain([&self.stdout, &self.stderr, &self.spec, &self.page, driver].map(Some))
+            .chain([self.recorded.as_ref()])
+            .flatten()
         .map(AsFd::as_fd)
         .collect()
     }
@@ -149,7 +142,8 @@ impl Host {
     /// Everything that the process and its owner get.
     fn prepare(&self, order: &Order) -> io::Result<(Running, ProcEnds)> {
         let (control, proc_control) = socket::packet_pair()?;
-        let (owner_data, data) = socket::stream_pair()?;
+        let lane = order.owner_is_here.then(socket::stream_pair).transpose()?;
+        let (owner_data, data) = lane.unzip();
         let (first, proc_first) = socket::stream_pair()?;
         let (second, proc_second) = socket::stream_pair()?;
         let (stdout_read, stdout) = output_pipe()?;
@@ -190,7 +184,7 @@ impl Host {
             control_blocked: None,
             tombstones: [Some(first), Some(second)],
             page,
-            owner: owner.map(|owner| (owner, owner_data)),
+            owner: owner.zip(owner_data),
             pumps: [
                 Pump::new(stdout_read, Stream::Out, &order.label, log.clone()),
                 Pump::new(stderr_read, Stream::Err, &order.label, log),

@@ -86,15 +86,17 @@ fn start(
         .split_first()
         .ok_or_else(|| failed(io::Error::other("the command is empty")))?;
     let (mark_name, mark_value) = mark.split_once('=').expect("a mark is a variable");
-    let child = Command::new(name)
+    let mut command = Command::new(name);
+    // An empty one stands for this process's own: the driver of another host does not know it.
+    if !environ.is_empty() {
+        let variables = environ
+            .iter()
+            .map(|(name, value)| (os_string(name), os_string(value)));
+        command.env_clear().envs(variables);
+    }
+    let child = command
         .args(arguments)
         .args(["-c", program])
-        .env_clear()
-        .envs(
-            environ
-                .iter()
-                .map(|(name, value)| (os_string(name), os_string(value))),
-        )
         .env(mark_name, mark_value)
         .stdin(Stdio::from(stdin))
         .stdout(Stdio::from(stdout))
