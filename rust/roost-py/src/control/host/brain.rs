@@ -392,7 +392,11 @@ impl Host {
                 self.inputs.push_back(Input::HostLeft { host });
                 self.tell_host(number, "left", Some(host), vec![("reason", reason)]);
             }
-            RemoteNews::Input(input) => self.inputs.push_back(*input),
+            RemoteNews::Input { host, input } => {
+                if let Brain::Root(root) = &mut self.brain {
+                    root.agent.handle_from(now_ns(), host, *input);
+                }
+            }
             RemoteNews::Printed {
                 is_error,
                 label,

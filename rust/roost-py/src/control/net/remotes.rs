@@ -75,7 +75,10 @@ pub(crate) enum News {
         host: HostId,
         reason: String,
     },
-    Input(Box<Input>),
+    Input {
+        host: HostId,
+        input: Box<Input>,
+    },
     Printed {
         is_error: bool,
         label: String,
@@ -607,13 +610,16 @@ impl Remotes {
 
     /// What a host says.
     fn hear(&mut self, now_ns: u64, number: u64) {
-        let Some(Joined { line, pulse, .. }) = self
+        let Some(Joined {
+            line, pulse, host, ..
+        }) = self
             .remotes
             .get_mut(&number)
             .and_then(|remote| remote.joined.as_mut())
         else {
             return;
         };
+        let host = *host;
         let (messages, cut) = line.read(now_ns);
         if cut.is_none() || !messages.is_empty() {
             pulse.heard(now_ns);
@@ -621,7 +627,10 @@ impl Remotes {
         let mut ended = None;
         for message in messages {
             match message {
-                FromHost::Input(input) => self.news.push(News::Input(Box::new(input))),
+                FromHost::Input(input) => self.news.push(News::Input {
+                    host,
+                    input: Box::new(input),
+                }),
                 FromHost::Beaten { .. } => {}
                 FromHost::Printed {
                     is_error,
