@@ -165,6 +165,14 @@ class Hooks(Protocol):
         """The connection carries bytes that are no frames of ours."""
         ...
 
+    def redial(self, proc: int, /) -> None:
+        """The connection to a proc of another host has broken, and this side made it."""
+        ...
+
+    def session_lost(self, proc: int, text: str, /) -> None:
+        """What was sent to a proc of another host, and what it sent, cannot go on: nobody will answer."""
+        ...
+
     def system(self, name: str, mesh: int, sender: int, ranks: list[tuple[int, int]], payload: bytes, /) -> None:
         """A message for Roost itself, with its (slot, rank) pairs."""
         ...

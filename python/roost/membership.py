@@ -161,6 +161,10 @@ class Members:
         self._runtime.node.adopt(proc, incarnation, fd, slot)
 
     def _on_connect_failed(self, proc: int, reason: str) -> None:
+        self.session_lost(proc, reason)
+
+    def session_lost(self, proc: int, reason: str) -> None:
+        """Nothing that was sent to this proc is answered any more; it may be asked for anew."""
         runtime = self._runtime
         ended = self.gone.get(proc)
         if ended is None and proc in self.owned:

@@ -285,6 +285,10 @@ class Runtime:
         # Not the control's own method: that would hold its descriptors after the end.
         self.control.connect(proc)
 
+    def redial(self, proc: int) -> None:
+        """Have a broken connection to a proc of another host made again."""
+        self.control.redial(proc)  # type: ignore[attr-defined]
+
     def broken(self, proc: int, text: str) -> None:
         """A connection carries no frames of ours: nothing can be known of that proc any more."""
         _logger.error("the connection to proc %x is broken: %s", proc, text)

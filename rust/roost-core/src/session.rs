@@ -158,6 +158,22 @@ impl Session {
         Ok(head.sequence)
     }
 
+    /// Tells the peer that the rest of a part does not come. It is small, and needs no room.
+    pub fn give_up_bulk(&mut self, bulk: &Bulk) {
+        let bulk = Bulk {
+            given_up: true,
+            ..*bulk
+        };
+        if let Ok(size) = measure_body(&bulk, &[Part::Inline(&[])]) {
+            let head = self.next_head(&bulk, size);
+            let length = FrameHead::BYTES + size.body as usize;
+            self.log.append(length, head.sequence, |out| {
+                head.write(out);
+                bulk.write(0, out);
+            });
+        }
+    }
+
     /// The head of the next numbered frame, which carries an acknowledgement of all that came.
     #[inline]
     fn next_head<H: FrameHeader>(&mut self, header: &H, size: BodySize) -> FrameHead {

@@ -15,6 +15,7 @@ pub(crate) struct Own {
     pub(crate) writable: Py<PyAny>,
     pub(crate) grant_owed: Py<PyAny>,
     pub(crate) relay: Py<PyAny>,
+    pub(crate) tick: Py<PyAny>,
 }
 
 /// One list makes the struct, takes its functions out of Python's object, and shows them to the garbage collector.
@@ -51,6 +52,7 @@ macro_rules! hooks {
                         writable: own("writable")?,
                         grant_owed: own("grant_owed")?,
                         relay: own("relay")?,
+                        tick: own("tick")?,
                     })),
                     reply_keywords: [("loop", event_loop.clone_ref(py))].into_py_dict(py)?.unbind(),
                     call_name: PyString::intern(py, "_call").unbind(),
@@ -79,7 +81,7 @@ hooks! {
     offer released
     reply gathered_reply begin bounded errored dropped unloadable refused
     pack elsewhere handling stopped too_large unsendable unsent room sent
-    connect broken system
+    connect broken redial session_lost system
     work say_news cancelled suspect undelivered
     port_item port_taken port_closed
 }

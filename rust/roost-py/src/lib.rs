@@ -44,6 +44,7 @@ fn _roost(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<cell::Cell>()?;
     module.add_class::<message::Message>()?;
     module.add_class::<node::Node>()?;
+    module.add_class::<peer::FarLane>()?;
     module.add_class::<targets::Targets>()?;
     module.add_class::<verb::Verb>()?;
     module.add_class::<verb::Done>()?;
@@ -69,6 +70,11 @@ fn monotonic_ns() -> i64 {
     now.tv_sec
         .saturating_mul(1_000_000_000)
         .saturating_add(now.tv_nsec)
+}
+
+/// The same as the core counts time.
+fn now_ns() -> u64 {
+    u64::try_from(monotonic_ns()).unwrap_or(0)
 }
 
 /// The same within some milliseconds, for a quarter of the price.

@@ -39,7 +39,7 @@ impl Part {
         }
     }
 
-    fn size(&self, py: Python<'_>) -> usize {
+    pub(crate) fn size(&self, py: Python<'_>) -> usize {
         match self {
             Self::Inline(bytes) => bytes.bind(py).len().unwrap_or(0),
             Self::Shared(part) => usize::try_from(part.get().length()).unwrap_or(usize::MAX),
@@ -54,11 +54,7 @@ impl Part {
                 Ok(bytes) => Self::Inline(PyByteArray::new(py, bytes.as_bytes()).into_any().unbind()),
                 Err(_) => Self::Inline(bytes.clone_ref(py)),
             },
-            Self::Shared(part) => {
-                let mut bytes = Vec::new();
-                part.get().append_to(&mut bytes);
-                Self::Inline(PyByteArray::new(py, &bytes).into_any().unbind())
-            }
+            Self::Shared(part) => Self::Inline(PyByteArray::new(py, part.get().bytes()).into_any().unbind()),
             Self::Held(hold) => Self::Held(Arc::clone(hold)),
         }
     }

@@ -75,6 +75,11 @@ impl<R> Bulks<R> {
         Ok(&mut open.room)
     }
 
+    /// The room of a part that has begun.
+    pub fn open(&mut self, bulk: u64) -> Option<&mut R> {
+        self.open.get_mut(&bulk).map(|open| &mut open.room)
+    }
+
     /// A piece of so many bytes is in its room.
     pub fn filled(&mut self, bulk: &Bulk, piece: usize) {
         if let Some(open) = self.open.get_mut(&bulk.bulk) {

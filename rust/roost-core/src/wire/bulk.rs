@@ -1,7 +1,7 @@
 //! Parts that travel ahead of their frame, in pieces; and the frames of control connections.
 
 use super::bytes::{put, u64_at};
-use super::frame::{FrameHeader, Kind, Tail, sealed};
+use super::frame::{FrameHead, FrameHeader, Kind, Tail, sealed};
 use super::{EncodeError, ProtocolError};
 use crate::limits;
 
@@ -51,6 +51,24 @@ impl FrameHeader for Bulk {
 }
 
 impl Bulk {
+    /// The head and the header of the piece that these bytes begin with: its own bytes need not be there. None where another
+    /// kind of frame begins, or less has come.
+    ///
+    /// # Errors
+    ///
+    /// [`ProtocolError`] for what this version never writes.
+    pub fn peek(bytes: &[u8]) -> Result<Option<(FrameHead, Self)>, ProtocolError> {
+        let Some(head) = FrameHead::decode(bytes)?.filter(|head| head.kind == Kind::Bulk) else {
+            return Ok(None);
+        };
+        let body = &bytes[FrameHead::BYTES..];
+        let Some(header) = body.get(..head.header_length as usize) else {
+            return Ok(None);
+        };
+        let piece = (head.body_length - head.header_length) as usize;
+        Ok(Some((head, Self::decode(head.flags, header, piece)?)))
+    }
+
     /// Reads the header before so many bytes, and checks that they can be a piece.
     pub(super) fn decode(flags: u8, header: &[u8], piece: usize) -> Result<Self, ProtocolError> {
         let fixed: &[u8; BULK_BYTES] = header

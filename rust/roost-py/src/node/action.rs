@@ -90,6 +90,12 @@ pub(crate) enum Action {
     /// Stop watching, then close. Closed first, a socket that a forked child holds as well would stay in the loop's epoll
     /// and wake it for ever.
     Close(OwnedFd),
+    /// The connection to another host has broken: this side calls again.
+    Redial(u64),
+    /// The session with a proc of another host cannot go on.
+    SessionLost { proc: u64, text: String },
+    /// Have [`Node::tick`] called in so many seconds.
+    Tick(f64),
     /// The other end speaks no frames of ours.
     Broken { proc: u64, text: String },
     /// Flush at the end of this turn of the loop.
@@ -210,6 +216,17 @@ impl Node {
             }
             Action::Ended { fd } => unwatch(py, hooks, fd)?,
             Action::Close(fd) => unwatch(py, hooks, fd.as_raw_fd())?,
+            Action::Redial(proc) => {
+                hooks.redial.call1(py, (proc,))?;
+            }
+            Action::SessionLost { proc, text } => {
+                hooks.session_lost.call1(py, (proc, text))?;
+            }
+            Action::Tick(delay_s) => {
+                if let Some(tick) = hooks.own(py, |own| &own.tick) {
+                    hooks.event_loop.call_method1(py, "call_later", (delay_s, tick))?;
+                }
+            }
             Action::Broken { proc, text } => {
                 hooks.broken.call1(py, (proc, text))?;
             }

@@ -152,8 +152,7 @@ impl State {
                 Err(_) => {}
             }
         }
-        link.stalled
-            .push_back(Stalled::Reply(header, payload.clone_ref(py)));
+        link.hold_back(py, Stalled::Reply(header, payload.clone_ref(py)));
     }
 
     /// An answer to one of our calls.

@@ -16,13 +16,13 @@ use roost_core::wire::{Hello, Version};
 use super::looking::{Plain, Queue, plain};
 use super::losing::{Death, Lost};
 use super::working::Work;
-use super::{Node, State, Workplace, answering, connecting, hosting, ports, sending, working};
+use super::{Node, State, Workplace, answering, connecting, far, hosting, ports, sending, working};
 use crate::cell::Cell;
 use crate::hooks::Hooks;
 use crate::ids::IdMap;
 use crate::message::Message;
 use crate::page::StartedPage;
-use crate::peer::{Link, Standing};
+use crate::peer::{FarLane, Link, Standing};
 use crate::targets::proc_id;
 
 // The longer ones are delegated to the module of their topic.
@@ -80,6 +80,8 @@ impl Node {
             refusal: None,
             owing: Vec::new(),
             room: Vec::new(),
+            clock_ns: 0,
+            ticking: false,
         };
         Ok(Self {
             state: Arc::new(Mutex::new(state)),
@@ -135,6 +137,29 @@ impl Node {
     /// Use a connection to a proc's incarnation; the node owns the descriptor. What waited for it is sent.
     fn adopt(&self, py: Python<'_>, proc: u64, incarnation: u32, fd: i32, slot: Option<u32>) -> PyResult<()> {
         connecting::adopt(self, py, proc, incarnation, fd, slot)
+    }
+
+    /// Use a connection to a proc's incarnation on another host: the first of its session, or one in place of another. What
+    /// was not acknowledged is sent again.
+    fn adopt_far(
+        &self,
+        py: Python<'_>,
+        proc: u64,
+        incarnation: u32,
+        lane: &Bound<'_, FarLane>,
+        slot: Option<u32>,
+    ) -> PyResult<()> {
+        far::adopt_far(self, py, proc, incarnation, lane.get(), slot)
+    }
+
+    /// The job's clock is so far ahead of this host's, in ns: deadlines of messages between hosts are in the job's.
+    fn set_clock(&self, offset_ns: i64) {
+        far::set_clock(self, offset_ns);
+    }
+
+    /// The time of acknowledgements to other hosts has come.
+    fn tick(&self, py: Python<'_>) -> PyResult<()> {
+        far::tick(self, py)
     }
 
     /// A connection to this proc will come by itself.
@@ -278,7 +303,7 @@ impl Node {
     fn has_unsent(&self) -> bool {
         let state = self.lock();
         let mut links = state.peers.values().filter_map(|peer| peer.link.as_ref());
-        links.any(|link| !link.closed && link.session.has_unsent())
+        links.any(|link| !link.closed && (link.session.has_unsent() || link.has_ahead()))
     }
 
     /// Whether messages wait here on their way to a proc.

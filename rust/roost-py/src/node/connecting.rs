@@ -1,6 +1,6 @@
 //! Other procs: how they stand, their connections, and the epochs of membership.
 
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use pyo3::prelude::*;
 
@@ -34,6 +34,28 @@ impl State {
         peer.standing
     }
 
+    /// There is a connection to a proc's incarnation: what waited for it is sent.
+    pub(super) fn connect(
+        &mut self,
+        py: Python<'_>,
+        proc: u64,
+        incarnation: u32,
+        link: Link,
+        actions: &mut Vec<Action>,
+    ) {
+        let peer = self.peer(proc);
+        peer.incarnation = incarnation;
+        peer.standing = Standing::Live;
+        let old = peer.link.replace(link);
+        let backlog = std::mem::take(&mut peer.backlog);
+        self.send_stalled(py, proc, backlog, actions);
+        self.flush_one(proc, actions);
+        if let Some(mut old) = old {
+            actions.push(Action::Drop(waiting_payloads(&mut old)));
+            actions.extend(old.take_fd().map(Action::Close));
+        }
+    }
+
     pub(crate) fn live_link(&mut self, proc: u64) -> Option<&mut Link> {
         let peer = self.peers.get_mut(&proc)?;
         peer.link.as_mut().filter(|_| peer.standing == Standing::Live)
@@ -51,31 +73,27 @@ pub(super) fn adopt(
     // SAFETY: Python hands over a descriptor that it owns and does not use again.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let mut actions = Vec::new();
-    let raw = {
+    let raw = fd.as_raw_fd();
+    {
         let mut state = node.lock();
-        let (hello, epoch) = (state.hello, state.epoch);
-        let peer = state.peer(proc);
-        peer.incarnation = incarnation;
-        peer.standing = Standing::Live;
-        let link = Link::new(fd, &hello, slot, epoch);
-        let raw = link.raw_fd();
-        let old = peer.link.replace(link);
-        let backlog = std::mem::take(&mut peer.backlog);
-        state.send_stalled(py, proc, backlog, &mut actions);
-        state.flush_one(proc, &mut actions);
-        if let Some(mut old) = old {
-            actions.push(Action::Drop(waiting_payloads(&mut old)));
-            actions.push(Action::Close(old.fd));
-        }
-        raw
-    };
-    let hooks = node.hooks()?;
-    if let Some(readable) = hooks.own(py, |own| &own.readable) {
-        hooks
-            .event_loop
-            .call_method1(py, "add_reader", (raw, readable, proc))?;
+        let link = Link::new(fd, &state.hello, slot, state.epoch);
+        state.connect(py, proc, incarnation, link, &mut actions);
     }
+    node.read_on(py, proc, raw)?;
     node.act(py, actions)
+}
+
+impl Node {
+    /// The loop calls us when this socket of a proc can be read.
+    pub(super) fn read_on(&self, py: Python<'_>, proc: u64, fd: i32) -> PyResult<()> {
+        let hooks = self.hooks()?;
+        if let Some(readable) = hooks.own(py, |own| &own.readable) {
+            hooks
+                .event_loop
+                .call_method1(py, "add_reader", (fd, readable, proc))?;
+        }
+        Ok(())
+    }
 }
 
 pub(super) fn revive(node: &Node, py: Python<'_>, proc: u64, comes: bool) -> PyResult<()> {
@@ -137,9 +155,8 @@ pub(super) fn close(node: &Node, py: Python<'_>) -> PyResult<()> {
         let mut state = node.lock();
         let peers = std::mem::take(&mut state.peers);
         for peer in peers.values() {
-            if let Some(link) = &peer.link {
-                actions.push(Action::Ended { fd: link.raw_fd() });
-            }
+            let fd = peer.link.as_ref().and_then(Link::raw_fd);
+            actions.extend(fd.map(|fd| Action::Ended { fd }));
         }
         (
             peers,

@@ -137,7 +137,7 @@ impl State {
         if let Some(mut link) = link {
             (losses.kept, losses.letters) = link.take_awaited(death.started, death.again);
             waiting.extend(link.take_waiting());
-            actions.push(Action::Close(link.fd));
+            actions.extend(link.take_fd().map(Action::Close));
         }
         waiting
     }

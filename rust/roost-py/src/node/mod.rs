@@ -8,6 +8,7 @@
 //! | `class` | what Python calls |
 //! | `action` | what is done in Python once the lock is released |
 //! | `connecting` | other procs: how they stand, their connections, epochs |
+//! | `far` | connections to other hosts: replaced ones, their timer, large parts that go ahead |
 //! | `sending` | captured messages: into the session, or held back until there is credit, room or a connection |
 //! | `receiving` | frames that came in: each goes to a mailbox, a reply or a port |
 //! | `answering` | replies, both ways; credit; messages that go back |
@@ -24,6 +25,7 @@ mod answering;
 mod cancelling;
 mod class;
 mod connecting;
+mod far;
 mod hosting;
 mod looking;
 mod losing;
@@ -106,6 +108,10 @@ pub(crate) struct State {
     pub(crate) room: Vec<Py<PyAny>>,
     /// Names and sizes seen on messages, shared between them.
     pub(crate) last_sizes: Arc<[u8]>,
+    /// How far the job's clock is ahead of ours.
+    pub(crate) clock_ns: i64,
+    /// The loop calls [`Node::tick`].
+    pub(crate) ticking: bool,
     /// The actors of this process with something to do, and who does it.
     pub(crate) work: Workplace,
 }

@@ -31,8 +31,7 @@ impl State {
                 Err(_) => {}
             }
         }
-        link.stalled
-            .push_back(Stalled::PortItem(header, payload.clone_ref(py)));
+        link.hold_back(py, Stalled::PortItem(header, payload.clone_ref(py)));
     }
 }
 

@@ -6,39 +6,57 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes};
 use roost_core::credit::Amount;
-use roost_core::wire::{Content, CreditTarget, Frame, MessageHeader, Part as WirePart, Parts};
+use roost_core::wire::{
+    Bulk, BulkPart, Content, CreditTarget, Frame, MessageHeader, Part as WirePart, Parts, ProtocolError,
+};
 
 use super::{Action, Node, State};
 use crate::message::{Mail, Origin};
 use crate::payload::{Part, Payload};
-use crate::peer::Link;
+use crate::peer::{Inbox, Link, Room, shifted};
+
+/// What is read at a time from another host before others have their turn.
+const READ_BYTES_MAX: usize = 1 << 20;
 
 /// Where a frame came from.
-struct Source {
+struct Source<'a> {
     proc: u64,
     incarnation: u32,
     slot: Option<u32>,
+    /// How far the sender's clock, as it writes deadlines, is ahead of ours.
+    clock_ns: i64,
+    /// The parts that came ahead of their frames.
+    inbox: Option<&'a mut Inbox>,
 }
 
 impl Node {
     /// The socket of this proc can be read.
     pub(crate) fn read_from(&self, py: Python<'_>, proc: u64) -> PyResult<()> {
-        let read = {
-            let mut state = self.lock();
-            // New bytes: the loop has turned.
-            state.turn += 1;
-            let Some(link) = state.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) else {
-                return Ok(());
+        let mut left = READ_BYTES_MAX;
+        loop {
+            let mut ended = Vec::new();
+            let again = {
+                let mut state = self.lock();
+                // New bytes: the loop has turned.
+                state.turn += 1;
+                let Some(link) = state.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) else {
+                    return Ok(());
+                };
+                let Some(count) = link.read() else { return Ok(()) };
+                left = left.saturating_sub(count);
+                let again = link.reads_on(left > 0);
+                if count == 0 {
+                    state.ended(proc, &mut ended);
+                }
+                again
             };
-            let fd = link.raw_fd();
-            link.read().map(|count| (count, fd))
-        };
-        match read {
-            None => Ok(()),
-            Some((0, fd)) => self.act(py, vec![Action::Ended { fd }]),
-            Some(_) => {
-                self.parse(py, proc)?;
-                self.note_releases(py)
+            if !ended.is_empty() {
+                return self.act(py, ended);
+            }
+            self.parse(py, proc)?;
+            self.note_releases(py)?;
+            if !again {
+                return Ok(());
             }
         }
     }
@@ -62,8 +80,12 @@ impl State {
         let outcome = self.parse_link(py, proc, incarnation, &mut link, actions, &mut granted);
         if let Err(text) = outcome {
             link.closed = true;
-            actions.push(Action::Ended { fd: link.raw_fd() });
-            actions.push(Action::Broken { proc, text });
+            actions.extend(link.raw_fd().map(|fd| Action::Ended { fd }));
+            actions.push(if link.far.is_some() && !link.is_greeted() {
+                Action::SessionLost { proc, text }
+            } else {
+                Action::Broken { proc, text }
+            });
         }
         let mut free = Vec::new();
         for (mesh, slot, amount) in granted {
@@ -71,6 +93,7 @@ impl State {
         }
         let stalled = link.is_held_up();
         let ack = link.session.ack_due();
+        let far = link.far.is_some();
         if let Some(peer) = self.peers.get_mut(&proc) {
             peer.link = Some(link);
         }
@@ -82,6 +105,9 @@ impl State {
         }
         if ack {
             self.wrote(proc, actions);
+        }
+        if far {
+            self.after_far(proc, actions);
         }
     }
 
@@ -98,27 +124,39 @@ impl State {
         if !link.greet(&self.hello, id, incarnation)? {
             return Ok(());
         }
+        let now_ns = if link.far.is_some() { crate::now_ns() } else { 0 };
+        if !link.end_piece(now_ns)? {
+            return Ok(());
+        }
         let slot = link.slot;
-        let from = Source {
+        let clock_ns = link.far.as_ref().map_or(0, |far| far.clock_ns);
+        let (session, inbox, bytes) = link.unread();
+        let mut from = Source {
             proc,
             incarnation,
             slot,
+            clock_ns,
+            inbox,
         };
-        let (session, bytes) = link.unread();
         let consumed = session
-            .receive(0, bytes, &mut |frame: Frame<'_>| {
-                self.take(py, &from, &frame, actions, granted)
+            .receive(now_ns, bytes, &mut |frame: Frame<'_>| {
+                self.take(py, &mut from, &frame, actions, granted)
             })
             .map_err(|error| error.to_string())?;
         link.consumed(consumed);
-        self.refusal.take().map_or(Ok(()), Err)
+        if let Some(refusal) = self.refusal.take() {
+            return Err(refusal);
+        }
+        self.map
+            .as_ref()
+            .map_or(Ok(()), |map| link.begin_piece(map.get(), self.epoch))
     }
 
     /// One frame.
     fn take(
         &mut self,
         py: Python<'_>,
-        from: &Source,
+        from: &mut Source<'_>,
         frame: &Frame<'_>,
         actions: &mut Vec<Action>,
         granted: &mut Vec<(u64, u32, Amount)>,
@@ -129,7 +167,7 @@ impl State {
         }
         match frame.content {
             Content::Message(header, parts) => {
-                let Some(payload) = self.payload(py, &parts) else {
+                let Some(payload) = self.payload(py, &parts, from) else {
                     return ControlFlow::Break(());
                 };
                 self.take_message(
@@ -142,7 +180,7 @@ impl State {
                 );
             }
             Content::Reply(header, parts) => {
-                let Some(payload) = self.payload(py, &parts) else {
+                let Some(payload) = self.payload(py, &parts, from) else {
                     return ControlFlow::Break(());
                 };
                 self.reply(py, header.call, header.rank, header.status, payload, actions);
@@ -168,7 +206,7 @@ impl State {
                 }
             },
             Content::PortItem(item, parts) => {
-                let Some(payload) = self.payload(py, &parts) else {
+                let Some(payload) = self.payload(py, &parts, from) else {
                     return ControlFlow::Break(());
                 };
                 actions.push(Action::PortItem {
@@ -184,7 +222,8 @@ impl State {
                     receiver: from.proc,
                 });
             }
-            Content::Goodbye(_) | Content::Ack | Content::Control(_) | Content::Bulk(..) => {}
+            Content::Bulk(bulk, piece) => return self.take_piece(from, &bulk, piece),
+            Content::Goodbye(_) | Content::Ack | Content::Control(_) => {}
         }
         ControlFlow::Continue(())
     }
@@ -192,7 +231,7 @@ impl State {
     fn take_message(
         &mut self,
         py: Python<'_>,
-        from: &Source,
+        from: &Source<'_>,
         sequence: u64,
         header: &MessageHeader<'_>,
         (payload, bytes): (Payload, u64),
@@ -230,7 +269,7 @@ impl State {
             call: header.call,
             rank: one.map_or(0, |(_, rank)| rank),
             flags: header.flags,
-            deadline: header.deadline_ns,
+            deadline: shifted(header.deadline_ns, -from.clock_ns),
             name: endpoint.is_none().then(|| Arc::from(header.endpoint)),
             endpoint,
             sizes,
@@ -249,8 +288,23 @@ impl State {
         actions.push(Action::Drop(vec![mail.payload.pickle.into_any()]));
     }
 
+    /// A piece of a part.
+    fn take_piece(&mut self, from: &mut Source<'_>, bulk: &Bulk, piece: &[u8]) -> ControlFlow<()> {
+        let (Some(inbox), Some(map)) = (from.inbox.as_mut(), &self.map) else {
+            self.refusal = Some("pieces of parts between procs of one host".to_owned());
+            return ControlFlow::Break(());
+        };
+        match inbox.piece(map.get(), bulk, piece) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                self.refusal = Some(error.to_string());
+                ControlFlow::Break(())
+            }
+        }
+    }
+
     /// Copy a message's parts out of the read buffer, and hold those in shared memory. None for a part that cannot be.
-    fn payload(&mut self, py: Python<'_>, parts: &Parts<'_>) -> Option<Payload> {
+    fn payload(&mut self, py: Python<'_>, parts: &Parts<'_>, from: &mut Source<'_>) -> Option<Payload> {
         if let Some(bytes) = parts.single_inline() {
             return Some(Payload::plain(PyBytes::new(py, bytes).unbind()));
         }
@@ -265,10 +319,14 @@ impl State {
                 WirePart::Inline(bytes) => {
                     rest.push(Part::Inline(PyByteArray::new(py, bytes).into_any().unbind()));
                 }
-                WirePart::Bulk(_) => {
-                    self.refusal = Some("a part that did not come".to_owned());
-                    return None;
-                }
+                WirePart::Bulk(part) => match room(from, &part) {
+                    Ok(room) if pickle.is_none() => pickle = Some(room.into_bytes(py, part.length)),
+                    Ok(room) => rest.push(Part::Inline(room.into_python(py, part.length).ok()?)),
+                    Err(error) => {
+                        self.refusal = Some(error.to_string());
+                        return None;
+                    }
+                },
                 WirePart::Segment(place) => {
                     let map = self.map.as_ref()?.get();
                     match map.accept(place.segment, place.generation, place.offset, place.length) {
@@ -294,5 +352,13 @@ impl State {
             self.last_sizes = Arc::from(sizes);
         }
         Some(Arc::clone(&self.last_sizes))
+    }
+}
+
+/// Where a part gathered that a frame names.
+fn room(from: &mut Source<'_>, part: &BulkPart) -> Result<Room, ProtocolError> {
+    match from.inbox.as_mut() {
+        Some(inbox) => inbox.take(part),
+        None => Err(ProtocolError::MissingBulk { bulk: part.bulk }),
     }
 }

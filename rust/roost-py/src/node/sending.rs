@@ -40,16 +40,20 @@ impl State {
         let Some(link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) else {
             return;
         };
-        let full = link.flush();
+        let mut full = link.flush();
+        if link.far.is_some() {
+            full = self.flush_ahead(proc, full, actions);
+        }
+        let Some(link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) else {
+            return;
+        };
+        let Some(fd) = link.raw_fd() else { return };
         if full && !link.watched {
             link.watched = true;
-            actions.push(Action::Watch {
-                fd: link.raw_fd(),
-                proc,
-            });
+            actions.push(Action::Watch { fd, proc });
         } else if !full && link.watched {
             link.watched = false;
-            actions.push(Action::Unwatch(link.raw_fd()));
+            actions.push(Action::Unwatch(fd));
         }
     }
 
@@ -147,11 +151,21 @@ impl State {
             }
             Err(_) => {
                 peer.bound.admit(message.bytes);
-                link.stalled.push_back(Stalled::Message(message, true));
+                link.hold_back(py, Stalled::Message(message, true));
                 return Sent::Waits;
             }
         };
-        if message.is_broadcast() {
+        self.left(py, proc, &message, number);
+        actions.push(Action::Drop(vec![message.payload.pickle.into_any()]));
+        Sent::Number
+    }
+
+    /// A message is in the session under this number.
+    pub(super) fn left(&mut self, py: Python<'_>, proc: u64, message: &Outgoing, number: u64) {
+        if !message.is_broadcast() {
+            return self.sent(message.call, proc, number);
+        }
+        if let Some(link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) {
             link.await_broadcast(
                 message.mesh.get(),
                 message.runs.as_runs(),
@@ -164,11 +178,7 @@ impl State {
                         .flatten()
                 },
             );
-        } else {
-            self.sent(message.call, proc, number);
         }
-        actions.push(Action::Drop(vec![message.payload.pickle.into_any()]));
-        Sent::Number
     }
 
     /// Send a message that waited for credit and now has it.

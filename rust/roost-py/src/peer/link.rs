@@ -5,16 +5,17 @@ use pyo3::types::PyBytes;
 use roost_core::id::MeshId;
 use roost_core::session::SessionError;
 use roost_core::wire::{
-    Chain, FrameHeader, MessageHeader, Part as WirePart, RunsBuffer, SegmentPart as WireSegment,
+    BulkPart, Chain, MessageHeader, Part as WirePart, RunsBuffer, SegmentPart as WireSegment,
 };
 
-use super::{Link, Offer};
+use super::ahead::{Ahead, Waiting, has_parts_ahead};
+use super::{Fed, Link, Offer, Outbound, Stalled};
 use crate::payload::{Part, Payload};
 use crate::segment::Way;
 use crate::spawns::Spawns;
 
-/// The frame has to wait until its receiver has mapped a segment: like a session without room.
-const WAITS_FOR_SEGMENT: SessionError = SessionError::Full {
+/// The frame has to wait for something else: until its receiver has mapped a segment, or parts have gone ahead of it.
+const WAITS: SessionError = SessionError::Full {
     length: 0,
     held: 0,
     limit: 0,
@@ -26,6 +27,9 @@ const SPAWNS_BYTES_MAX: usize = 4 << 10;
 impl Link {
     /// Have a mesh made there, together with others.
     pub(crate) fn spawn(&mut self, mesh: MeshId, plan: &[u8], rest: &[u8]) -> Result<(), SessionError> {
+        if self.far.as_ref().is_some_and(|far| far.out.holds_all()) {
+            return Err(WAITS);
+        }
         if let Some(spawns) = &mut self.spawns
             && spawns.bytes.len() < SPAWNS_BYTES_MAX
             && spawns.add(plan, rest)
@@ -65,7 +69,7 @@ impl Link {
     }
 
     /// Put a frame with parts into the session. On an error nothing was sent, and it must wait with what comes after it.
-    pub(crate) fn push<H: FrameHeader>(
+    pub(crate) fn push<H: Outbound>(
         &mut self,
         py: Python<'_>,
         receiver: u64,
@@ -73,12 +77,18 @@ impl Link {
         payload: &Payload,
     ) -> Result<u64, SessionError> {
         self.push_spawns()?;
+        if let Some(far) = &self.far {
+            if far.out.holds(header) || has_parts_ahead(py, payload) {
+                return Err(WAITS);
+            }
+            return self.push_far(py, header, payload, &[]);
+        }
         let pickle = WirePart::Inline(payload.pickle.as_bytes(py));
         let Some(parts) = &payload.parts else {
             return self.session.push(header, &[pickle]);
         };
         let Some(ways) = self.ways(receiver, parts) else {
-            return Err(WAITS_FOR_SEGMENT);
+            return Err(WAITS);
         };
         let mut wire = Vec::with_capacity(parts.len() + 1);
         wire.push(pickle);
@@ -94,14 +104,7 @@ impl Link {
                         length: part.length(),
                     })
                 }
-                (Part::Inline(bytes), None) => WirePart::Inline(
-                    bytes
-                        .bind(py)
-                        .cast::<PyBytes>()
-                        .map_or(&[], |bytes| bytes.as_bytes()),
-                ),
-                // A received part is loaded and captured anew before it is sent on.
-                (Part::Held(_), None) => WirePart::Inline(&[]),
+                (part, None) => WirePart::Inline(bytes_of(py, part)),
             });
         }
         let number = self.session.push(header, &wire)?;
@@ -111,6 +114,62 @@ impl Link {
             }
         }
         Ok(number)
+    }
+
+    /// Put a frame to another host into the session, whose other parts have gone ahead.
+    fn push_far<H: Outbound>(
+        &mut self,
+        py: Python<'_>,
+        header: &H,
+        payload: &Payload,
+        ahead: &[Ahead],
+    ) -> Result<u64, SessionError> {
+        let parts = payload.parts.iter().flatten();
+        let inline = std::iter::once(payload.pickle.as_bytes(py)).chain(parts.map(|part| bytes_of(py, part)));
+        let mut wire: Vec<WirePart<'_>> = inline.map(WirePart::Inline).collect();
+        for part in ahead {
+            wire[part.at] = WirePart::Bulk(BulkPart {
+                bulk: part.bulk,
+                length: part.bytes.length() as u64,
+            });
+        }
+        let clock_ns = self.far.as_ref().map_or(0, |far| far.clock_ns);
+        self.session.push(&header.in_job_time(clock_ns), &wire)
+    }
+
+    /// Hold a frame back that could not be put into the session, with what comes after it.
+    pub(crate) fn hold_back(&mut self, py: Python<'_>, frame: Stalled) {
+        match &mut self.far {
+            Some(far) if self.stalled.is_empty() && far.out.concerns(py, &frame) => far.out.push(py, frame),
+            _ => self.stalled.push_back(frame),
+        }
+    }
+
+    /// Have parts go ahead to another host: see [`Fed`].
+    pub(crate) fn feed(&mut self) -> Fed {
+        let far = self.far.as_mut();
+        far.map_or(Fed::Nothing, |far| far.out.feed(&mut self.session))
+    }
+
+    /// Put the first frame whose parts have all gone ahead into the session, where there is room: the frame, and its number.
+    pub(crate) fn push_whole(&mut self, py: Python<'_>) -> Option<(Stalled, Result<u64, SessionError>)> {
+        let whole = self.far.as_mut()?.out.take_first()?;
+        let Waiting { frame, parts, .. } = &whole;
+        let pushed = match frame {
+            Stalled::Message(message, _) => self.push_far(py, &message.header(), &message.payload, parts),
+            Stalled::Reply(header, payload) => self.push_far(py, header, payload, parts),
+            Stalled::PortItem(header, payload) => self.push_far(py, header, payload, parts),
+        };
+        if let Err(SessionError::Full { .. }) = pushed {
+            self.far.as_mut()?.out.put_back(whole);
+            return None;
+        }
+        Some((whole.frame, pushed))
+    }
+
+    /// Whether frames wait until parts have gone ahead.
+    pub(crate) fn has_ahead(&self) -> bool {
+        self.far.as_ref().is_some_and(|far| !far.out.is_empty())
     }
 
     /// How each part travels: a copy of its bytes where shared memory cannot be had. None when a descriptor is on its way.
@@ -133,13 +192,21 @@ impl Link {
                     });
                     return None;
                 }
-                Way::Inline => {
-                    let mut copied = Vec::new();
-                    part.append_to(&mut copied);
-                    ways.push(Some(copied));
-                }
+                Way::Inline => ways.push(Some(part.bytes().to_vec())),
             }
         }
         Some(ways)
+    }
+}
+
+/// The bytes of a captured part. A received one is loaded and captured anew before it is sent on.
+fn bytes_of<'a>(py: Python<'a>, part: &'a Part) -> &'a [u8] {
+    match part {
+        Part::Inline(bytes) => bytes
+            .bind(py)
+            .cast::<PyBytes>()
+            .map_or(&[], |bytes| bytes.as_bytes()),
+        Part::Shared(part) => part.get().bytes(),
+        Part::Held(_) => &[],
     }
 }

@@ -6,10 +6,15 @@
 //! | `link` | frames of messages and replies into the session, with their parts |
 //! | `pace` | when frames are written |
 //! | `waiting` | credit, and the messages that wait for it or were not taken yet |
+//! | `far` | the transport to another host: TLS, and connections that are replaced |
+//! | `ahead` | sent there: parts too large for their frame, which go ahead in pieces |
+//! | `room` | received from there: where such parts gather |
 
+mod ahead;
 mod far;
 mod link;
 mod pace;
+mod room;
 mod socket;
 mod waiting;
 
@@ -21,9 +26,12 @@ use roost_core::session::{Session, SessionConfig};
 use roost_core::wire::Runs;
 use roost_core::wire::hello::Hello;
 
+pub(crate) use self::ahead::{Fed, Outbound, shifted};
+use self::far::Far;
 pub(crate) use self::far::FarLane;
 use self::pace::Pace;
 pub(crate) use self::pace::Wrote;
+pub(crate) use self::room::{Inbox, Room};
 use crate::ids::IdMap;
 use crate::outgoing::Outgoing;
 use crate::payload::Payload;
@@ -58,9 +66,12 @@ pub(crate) struct Peer {
 
 /// The connection to one incarnation of a proc.
 pub(crate) struct Link {
-    pub(crate) fd: OwnedFd,
+    /// None while a connection to another host is cut.
+    fd: Option<OwnedFd>,
+    /// What only a connection to another host has.
+    pub(crate) far: Option<Box<Far>>,
     pub(crate) session: Session,
-    /// Our hello, until it is written; what is left of theirs is read first.
+    /// Our hello and what else is said before frames, until it is written; what is left of theirs is read first.
     hello: Vec<u8>,
     greeted: bool,
     pub(crate) slot: Option<u32>,
@@ -100,6 +111,13 @@ pub(crate) enum Stalled {
 }
 
 impl Stalled {
+    fn payload(&self) -> &Payload {
+        match self {
+            Self::Message(message, _) => &message.payload,
+            Self::Reply(_, payload) | Self::PortItem(_, payload) => payload,
+        }
+    }
+
     /// The messages among frames that will not be sent: somebody waits for them, or must hear of them.
     pub(crate) fn messages(frames: VecDeque<Self>) -> impl Iterator<Item = Outgoing> {
         frames.into_iter().filter_map(|frame| match frame {
@@ -140,11 +158,17 @@ impl Peer {
 }
 
 impl Link {
+    /// A link to a proc of this host.
     pub(crate) fn new(fd: OwnedFd, hello: &Hello, slot: Option<u32>, epoch: u32) -> Self {
         let mut session = Session::new(SessionConfig::default());
         session.set_epoch(epoch);
+        Self::over(fd, session, hello, slot)
+    }
+
+    fn over(fd: OwnedFd, session: Session, hello: &Hello, slot: Option<u32>) -> Self {
         Self {
-            fd,
+            fd: Some(fd),
+            far: None,
             session,
             hello: hello.encode().to_vec(),
             greeted: false,
@@ -176,7 +200,14 @@ impl Link {
         self.pace.end_turn();
     }
 
-    pub(crate) fn raw_fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
+    /// None while a connection to another host is cut.
+    pub(crate) fn raw_fd(&self) -> Option<RawFd> {
+        self.fd.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
+    /// Take the descriptor, which the loop may watch: whoever closes it ends that first.
+    pub(crate) fn take_fd(&mut self) -> Option<OwnedFd> {
+        self.watched = false;
+        self.fd.take()
     }
 }

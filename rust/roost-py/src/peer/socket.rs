@@ -1,19 +1,20 @@
-//! The transport: bytes in and out of a stream socket. Sessions know none of it.
+//! The transport: bytes in and out of a stream socket. Sessions know none of it. `far` has what is different between hosts.
 
 use std::io::IoSlice;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use roost_core::session::Session;
 use roost_core::wire::hello::Hello;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 
-use super::Link;
+use super::{Inbox, Link};
 
 /// The reader's buffer at first, and what it grows to by itself while whole buffers come in.
 pub(super) const INPUT_BYTES_MIN: usize = 16 << 10;
 const INPUT_BYTES_USUAL: usize = 256 << 10;
 /// Pieces handed to one system call.
-const SLICES_MAX: usize = 64;
+pub(super) const SLICES_MAX: usize = 64;
 
 impl Link {
     /// Write what the socket takes. True when it takes no more for now.
@@ -25,6 +26,9 @@ impl Link {
         let _ = self.push_spawns();
         if self.session.ack_due() {
             self.session.push_ack();
+        }
+        if self.far.is_some() {
+            return self.flush_far();
         }
         while !self.hello.is_empty() || self.session.has_unsent() {
             match self.write_once() {
@@ -41,14 +45,8 @@ impl Link {
     }
 
     fn write_once(&mut self) -> Result<usize, Errno> {
-        let flags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
         if !self.hello.is_empty() {
-            let written = sendmsg(
-                &self.fd,
-                &[IoSlice::new(&self.hello)],
-                &mut SendAncillaryBuffer::default(),
-                flags,
-            )?;
+            let written = send(self.socket()?, &[IoSlice::new(&self.hello)])?;
             self.hello.drain(..written);
             return Ok(written);
         }
@@ -58,14 +56,13 @@ impl Link {
             *slot = IoSlice::new(piece);
             count += 1;
         }
-        let written = sendmsg(
-            &self.fd,
-            &slices[..count],
-            &mut SendAncillaryBuffer::default(),
-            flags,
-        )?;
+        let written = send(self.socket()?, &slices[..count])?;
         self.session.sent(written);
         Ok(written)
+    }
+
+    pub(super) fn socket(&self) -> Result<BorrowedFd<'_>, Errno> {
+        self.fd.as_ref().map(AsFd::as_fd).ok_or(Errno::NOTCONN)
     }
 
     /// Read once. `None` when nothing is there, `Some(0)` at the end.
@@ -76,8 +73,12 @@ impl Link {
         if self.filled == self.input.len() {
             self.grow();
         }
+        if self.far.is_some() {
+            return self.read_far();
+        }
+        let fd = self.fd.as_ref()?;
         loop {
-            match recv(&self.fd, &mut self.input[self.filled..], RecvFlags::DONTWAIT) {
+            match recv(fd, &mut self.input[self.filled..], RecvFlags::DONTWAIT) {
                 Ok((0, _)) => {
                     self.closed = true;
                     return Some(0);
@@ -113,6 +114,24 @@ impl Link {
         if self.greeted {
             return Ok(true);
         }
+        if !self.has_heard() && !self.hear_hello(ours, peer, incarnation)? {
+            return Ok(false);
+        }
+        self.greeted = self.go_on()?;
+        Ok(self.greeted)
+    }
+
+    /// Whether frames come next.
+    pub(crate) fn is_greeted(&self) -> bool {
+        self.greeted
+    }
+
+    fn hear_hello(
+        &mut self,
+        ours: &Hello,
+        peer: roost_core::id::ProcId,
+        incarnation: u32,
+    ) -> Result<bool, String> {
         let Some(bytes) = self.input[..self.filled].first_chunk::<{ Hello::BYTES }>() else {
             return Ok(false);
         };
@@ -120,14 +139,14 @@ impl Link {
         theirs
             .expect(peer, roost_core::id::Incarnation(incarnation))
             .map_err(|error| error.to_string())?;
-        self.greeted = true;
         self.consumed(Hello::BYTES);
         Ok(true)
     }
 
-    /// The session and the bytes that it has not seen.
-    pub(crate) fn unread(&mut self) -> (&mut Session, &[u8]) {
-        (&mut self.session, &self.input[..self.filled])
+    /// The session, the parts that come in pieces, and the bytes that were not seen yet.
+    pub(crate) fn unread(&mut self) -> (&mut Session, Option<&mut Inbox>, &[u8]) {
+        let inbox = self.far.as_mut().map(|far| &mut far.inbox);
+        (&mut self.session, inbox, &self.input[..self.filled])
     }
 
     /// These bytes were used.
@@ -142,4 +161,10 @@ impl Link {
             self.input = vec![0; INPUT_BYTES_USUAL];
         }
     }
+}
+
+/// Write to a socket, as much as it takes at once.
+pub(super) fn send(fd: BorrowedFd<'_>, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
+    let flags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
+    sendmsg(fd, slices, &mut SendAncillaryBuffer::default(), flags)
 }

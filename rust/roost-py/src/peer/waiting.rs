@@ -160,6 +160,9 @@ impl Link {
             .into_values()
             .flatten()
             .collect();
+        if let Some(far) = &mut self.far {
+            all.extend(Stalled::messages(far.out.take_all()));
+        }
         all.extend(Stalled::messages(std::mem::take(&mut self.stalled)));
         all
     }
@@ -177,6 +180,9 @@ impl Link {
                 }
             }
         }
+        if let Some(far) = &mut self.far {
+            dropped.extend(far.out.forget_call(call, &mut self.session));
+        }
         if !dropped.is_empty() {
             self.waiting.retain(|_, queue| !queue.is_empty());
         }
@@ -191,6 +197,6 @@ impl Link {
 
     /// Whether messages wait for credit or for room.
     pub(crate) fn waits(&self) -> bool {
-        !self.waiting.is_empty() || !self.stalled.is_empty()
+        !self.waiting.is_empty() || !self.stalled.is_empty() || self.has_ahead()
     }
 }

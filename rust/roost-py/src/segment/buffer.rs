@@ -64,6 +64,14 @@ impl SharedBuffer {
         })
     }
 
+    /// Memory that was filled here.
+    pub(super) fn owned(buffer: PrivateBuffer, length: usize) -> Self {
+        Self {
+            state: Mutex::new(State::Copied(buffer)),
+            length,
+        }
+    }
+
     fn settle(&self) -> PyResult<*mut u8> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         *state = match std::mem::replace(&mut *state, State::Settling) {

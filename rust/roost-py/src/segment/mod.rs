@@ -49,6 +49,7 @@ use pyo3::prelude::*;
 
 pub(crate) use self::map::Hold;
 pub(crate) use self::pool::Way;
+pub(crate) use self::private::PrivateBuffer;
 pub(crate) use self::receive::SegmentMap;
 pub(crate) use self::send::{SegmentPart, SegmentPool};
 

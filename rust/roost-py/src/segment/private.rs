@@ -31,9 +31,17 @@ impl PrivatePool {
     ///
     /// As for [`copy`]; the source never overlaps pooled memory that is idle.
     pub(super) unsafe fn copy_of(self: &Arc<Self>, source: Source) -> std::io::Result<PrivateBuffer> {
-        let mapping = self.take(source.length)?;
-        // SAFETY: the caller vouches for the source, and the mapping is ours alone.
-        unsafe { copy(source, &mapping, 0) };
+        let buffer = self.room(source.length)?;
+        if let Some(mapping) = &buffer.mapping {
+            // SAFETY: the caller vouches for the source, and the mapping is ours alone.
+            unsafe { copy(source, mapping, 0) };
+        }
+        Ok(buffer)
+    }
+
+    /// Memory to be filled.
+    pub(super) fn room(self: &Arc<Self>, length: usize) -> std::io::Result<PrivateBuffer> {
+        let mapping = self.take(length)?;
         Ok(PrivateBuffer {
             mapping: Some(mapping),
             pool: self.clone(),
@@ -66,12 +74,21 @@ impl PrivatePool {
 }
 
 /// Private memory with a copy in it, which goes back to its pool when dropped.
-pub(super) struct PrivateBuffer {
+pub(crate) struct PrivateBuffer {
     mapping: Option<Mapping>,
     pool: Arc<PrivatePool>,
 }
 
 impl PrivateBuffer {
+    /// All of its memory, which may be more than was asked for.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        self.mapping.as_ref().map_or(&mut [], |mapping| {
+            // SAFETY: the mapping is readable and writable for its length, its pages are zero or were written, and nobody
+            // else has this value.
+            unsafe { std::slice::from_raw_parts_mut(mapping.pointer(0), mapping.length()) }
+        })
+    }
+
     pub(super) fn pointer(&self) -> *mut u8 {
         self.mapping
             .as_ref()

@@ -10,6 +10,7 @@ use pyo3::types::{PyByteArray, PyList};
 use super::SEGMENT_BYTES_MIN;
 use super::buffer::{Lent, SharedBuffer};
 use super::map::{Hold, Map, PlaceError, Release};
+use super::private::PrivateBuffer;
 
 /// The segments of other processes that this one maps.
 #[pyclass(frozen, module = "roost._roost")]
@@ -31,6 +32,17 @@ impl SegmentMap {
         length: u64,
     ) -> Result<Arc<Hold>, PlaceError> {
         self.map.accept(segment, generation, offset, length).map(Arc::new)
+    }
+
+    /// Memory for a part that comes in pieces.
+    pub(crate) fn private(&self, length: u64) -> std::io::Result<PrivateBuffer> {
+        let length = usize::try_from(length).map_err(|_| std::io::ErrorKind::OutOfMemory)?;
+        self.map.private.room(length)
+    }
+
+    /// The buffer of such a part, which is whole.
+    pub(crate) fn owned(buffer: PrivateBuffer, length: u64) -> SharedBuffer {
+        SharedBuffer::owned(buffer, usize::try_from(length).unwrap_or(usize::MAX))
     }
 
     /// A private buffer of a part that was taken in; each actor that gets the message has one of its own.

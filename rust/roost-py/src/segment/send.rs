@@ -120,11 +120,11 @@ impl SegmentPart {
         self.pool.way(self.place.segment, receiver)
     }
 
-    /// Append the part to a frame, for a receiver that cannot map it.
-    pub(crate) fn append_to(&self, frame: &mut Vec<u8>) {
+    /// The part's bytes, for a receiver that cannot map it.
+    pub(crate) fn bytes(&self) -> &[u8] {
         let source = self.place.memory.source(self.place.offset, self.place.length);
         // SAFETY: this value keeps the segment from being filled again, so the bytes stay as they are.
-        frame.extend_from_slice(unsafe { std::slice::from_raw_parts(source.address, source.length) });
+        unsafe { std::slice::from_raw_parts(source.address, source.length) }
     }
 }
 
@@ -179,9 +179,7 @@ impl SegmentPart {
 
     /// A copy of the part.
     fn tobytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        let mut copied = Vec::with_capacity(self.place.length);
-        self.append_to(&mut copied);
-        PyBytes::new(py, &copied)
+        PyBytes::new(py, self.bytes())
     }
 }
 

@@ -1,0 +1,193 @@
+//! Connections to other hosts: replaced ones, the timer of their sessions, frames whose parts go ahead.
+
+use std::os::fd::AsRawFd;
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+use super::{Action, Node, State};
+use crate::peer::{FarLane, Fed, Link, Stalled};
+
+impl State {
+    /// The other end of a proc's connection is gone.
+    pub(super) fn ended(&mut self, proc: u64, actions: &mut Vec<Action>) {
+        let Some(link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) else {
+            return;
+        };
+        let Some(far) = &link.far else {
+            actions.extend(link.raw_fd().map(|fd| Action::Ended { fd }));
+            return;
+        };
+        // The session goes on: only news of its proc end it.
+        let dials = far.dials;
+        if let Some(fd) = link.take_fd() {
+            actions.push(Action::Close(fd));
+            if dials {
+                actions.push(Action::Redial(proc));
+            }
+        }
+    }
+
+    /// Bytes from another host were read: what follows from them beside the frames.
+    pub(super) fn after_far(&mut self, proc: u64, actions: &mut Vec<Action>) {
+        let Some(link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) else {
+            return;
+        };
+        let Some(far) = &mut link.far else { return };
+        if far.is_stale() {
+            return self.ended(proc, actions);
+        }
+        let is_fresh = far.went_live();
+        let wakeup = link.session.next_wakeup();
+        if is_fresh || link.has_ahead() {
+            self.flush_one(proc, actions);
+        }
+        if let Some(at_ns) = wakeup {
+            self.tick_at(at_ns, actions);
+        }
+    }
+
+    fn tick_at(&mut self, at_ns: u64, actions: &mut Vec<Action>) {
+        if !std::mem::replace(&mut self.ticking, true) {
+            let delay = std::time::Duration::from_nanos(at_ns.saturating_sub(crate::now_ns()));
+            actions.push(Action::Tick(delay.as_secs_f64()));
+        }
+    }
+
+    /// Have parts go ahead as far as the socket takes them, and their frames after them; `full` and the result say that it
+    /// takes no more for now.
+    pub(super) fn flush_ahead(&mut self, proc: u64, mut full: bool, actions: &mut Vec<Action>) -> bool {
+        while !full {
+            let Some(link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) else {
+                return false;
+            };
+            if !link.is_live() {
+                return false;
+            }
+            match link.feed() {
+                Fed::Pieces => {}
+                Fed::Whole if Python::attach(|py| self.send_whole(py, proc, actions)) => {}
+                Fed::Nothing | Fed::Whole => return false,
+            }
+            if let Some(link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) {
+                full = link.flush();
+            }
+        }
+        true
+    }
+
+    /// Send the first frame whose parts have all gone ahead. False when it has to wait for room.
+    fn send_whole(&mut self, py: Python<'_>, proc: u64, actions: &mut Vec<Action>) -> bool {
+        let Some(peer) = self.peers.get_mut(&proc) else {
+            return false;
+        };
+        let Some((frame, pushed)) = peer.link.as_mut().and_then(|link| link.push_whole(py)) else {
+            return false;
+        };
+        match frame {
+            Stalled::Message(message, _) => {
+                peer.bound.leave(message.bytes);
+                match pushed {
+                    Ok(number) => {
+                        self.left(py, proc, &message, number);
+                        actions.push(Action::Drop(vec![message.payload.pickle.into_any()]));
+                    }
+                    Err(_) => actions.push(Action::Unsent { proc, message }),
+                }
+                self.made_room(actions);
+            }
+            Stalled::Reply(_, payload) | Stalled::PortItem(_, payload) => {
+                debug_assert!(
+                    pushed.is_ok(),
+                    "what is too large for any frame is refused before"
+                );
+                actions.push(Action::Drop(vec![payload.pickle.into_any()]));
+            }
+        }
+        true
+    }
+}
+
+pub(super) fn adopt_far(
+    node: &Node,
+    py: Python<'_>,
+    proc: u64,
+    incarnation: u32,
+    lane: &FarLane,
+    slot: Option<u32>,
+) -> PyResult<()> {
+    let lane = lane
+        .take()
+        .ok_or_else(|| PyRuntimeError::new_err("this connection is in use already"))?;
+    let session = node
+        .lock()
+        .link(proc, incarnation)
+        .and_then(|link| link.far.as_ref().map(|far| far.session));
+    if session.is_some_and(|session| session != lane.session) {
+        let text = "its other end has begun a new session".to_owned();
+        node.act(py, vec![Action::SessionLost { proc, text }])?;
+    }
+    let mut actions = Vec::new();
+    let raw = lane.fd.as_raw_fd();
+    {
+        let mut state = node.lock();
+        let hello = state.hello;
+        match state.link(proc, incarnation) {
+            Some(link) if link.far.as_ref().is_some_and(|far| far.session == lane.session) => {
+                let useless = link.replace(lane, &hello);
+                if link.raw_fd() != Some(raw) {
+                    // An older attempt that arrived late.
+                    drop(useless);
+                    return Ok(());
+                }
+                actions.extend(useless.map(Action::Close));
+                state.flush_one(proc, &mut actions);
+            }
+            _ => {
+                let link = Link::to_host(lane, &hello, slot, state.epoch, state.clock_ns);
+                state.connect(py, proc, incarnation, link, &mut actions);
+            }
+        }
+    }
+    node.read_on(py, proc, raw)?;
+    node.act(py, actions)?;
+    // What came with the last of the handshake is in no socket.
+    node.read_from(py, proc)
+}
+
+pub(super) fn set_clock(node: &Node, offset_ns: i64) {
+    let mut state = node.lock();
+    state.clock_ns = offset_ns;
+    let links = state.peers.values_mut().filter_map(|peer| peer.link.as_mut());
+    for far in links.filter_map(|link| link.far.as_mut()) {
+        far.clock_ns = offset_ns;
+    }
+}
+
+pub(super) fn tick(node: &Node, py: Python<'_>) -> PyResult<()> {
+    let mut actions = Vec::new();
+    {
+        let mut state = node.lock();
+        state.ticking = false;
+        let now_ns = crate::now_ns();
+        let mut due = Vec::new();
+        let mut next: Option<u64> = None;
+        for peer in state.peers.values_mut() {
+            let Some(link) = peer.link.as_mut().filter(|link| link.far.is_some()) else {
+                continue;
+            };
+            if link.session.handle_timeout(now_ns) {
+                due.push(peer.id);
+            } else if let Some(at_ns) = link.session.next_wakeup() {
+                next = Some(next.map_or(at_ns, |earlier| earlier.min(at_ns)));
+            }
+        }
+        for proc in due {
+            state.flush_one(proc, &mut actions);
+        }
+        if let Some(at_ns) = next {
+            state.tick_at(at_ns, &mut actions);
+        }
+    }
+    node.act(py, actions)
+}
