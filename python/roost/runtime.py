@@ -287,7 +287,7 @@ class Runtime:
 
     def redial(self, proc: int) -> None:
         """Have a broken connection to a proc of another host made again."""
-        self.control.redial(proc)  # type: ignore[attr-defined]
+        self.control.redial(proc)
 
     def broken(self, proc: int, text: str) -> None:
         """A connection carries no frames of ours: nothing can be known of that proc any more."""
