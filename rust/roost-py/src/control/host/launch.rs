@@ -72,8 +72,8 @@ impl ProcEnds {
             .chain([&self.stdout, &self.stderr, &self.spec, &self.page, driver].map(Some))
             .chain([self.recorded.as_ref()])
             .flatten()
-        .map(AsFd::as_fd)
-        .collect()
+            .map(AsFd::as_fd)
+            .collect()
     }
 }
 

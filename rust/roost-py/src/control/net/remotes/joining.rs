@@ -1,0 +1,252 @@
+//! From a connection that was made to a host that works for the job: its greeting, our claim, its verdict.
+
+use std::collections::HashSet;
+
+use roost_core::id::JobId;
+use roost_core::limits::{BEAT_NS, SILENCE_NS};
+use roost_core::trunk::pulse::Pulse;
+use roost_core::trunk::{self, Begin, Claim, Greeting, ToHost, Verdict, write_record};
+use roost_core::wire::{AnswerError, HelloError, Refusal};
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use super::super::greeter::{Failed, HANDSHAKE_NS, Outcome};
+use super::super::line::Line;
+use super::super::records::Records;
+use super::{Joined, News, Remote, Remotes, State, Why};
+
+impl Remotes {
+    pub(super) fn answered(&mut self, now_ns: u64, number: u64, outcome: Outcome) {
+        let Some(remote) = self.remotes.get_mut(&number) else {
+            return;
+        };
+        match outcome {
+            Outcome::Made(stream, address) => {
+                let added = epoll::add(
+                    &self.epoll,
+                    &stream.socket,
+                    EventData::new_u64(number),
+                    EventFlags::IN,
+                );
+                let address = address.map(|address| address.to_string()).unwrap_or_default();
+                remote.state = State::Claiming {
+                    records: Records::new(stream, address),
+                    until_ns: now_ns + HANDSHAKE_NS,
+                };
+                if added.is_ok() {
+                    self.claiming(now_ns, number);
+                }
+            }
+            Outcome::Failed(failed) if remote.joined.is_some() => self.unanswered(now_ns, number, &failed),
+            Outcome::Failed(failed) => self.refused(number, why(&failed), failed.to_string()),
+        }
+    }
+
+    /// Records have come.
+    pub(super) fn claiming(&mut self, now_ns: u64, number: u64) {
+        if let Err((why, reason)) = self.try_claiming(now_ns, number) {
+            let Some(remote) = self.remotes.get_mut(&number) else {
+                return;
+            };
+            if let State::Claiming { records, .. } = &remote.state {
+                let _ = epoll::delete(&self.epoll, &records.stream.socket);
+            }
+            match (&remote.joined, why) {
+                (None, why) => self.refused(number, why, reason),
+                (Some(_), Why::Unreachable) => self.again(now_ns, number),
+                // It is there, and does not know us any more.
+                (Some(_), _) => self.lose(number, &reason),
+            }
+        }
+    }
+
+    pub(super) fn try_claiming(&mut self, now_ns: u64, number: u64) -> Result<(), (Why, String)> {
+        let unreachable = |error: String| (Why::Unreachable, error);
+        let Some(Remote {
+            state: State::Claiming { records, .. },
+            ..
+        }) = self.remotes.get_mut(&number)
+        else {
+            return Ok(());
+        };
+        records.read().map_err(|error| unreachable(error.to_string()))?;
+        let protocol = |error: roost_core::control::ControlError| (Why::Protocol, error.to_string());
+        if records.greeting.is_none() {
+            let Some(greeting) = records.next::<Greeting>().map_err(protocol)? else {
+                return Ok(());
+            };
+            records.greeting = Some(greeting.clone());
+            self.claim(number, &greeting)?;
+        }
+        let Some(Remote {
+            state: State::Claiming { records, .. },
+            ..
+        }) = self.remotes.get_mut(&number)
+        else {
+            return Ok(());
+        };
+        match records.next::<Verdict>().map_err(protocol)? {
+            None => Ok(()),
+            Some(Verdict::Granted { received }) => self.granted(now_ns, number, received),
+            Some(Verdict::Busy { job }) => Err((Why::Busy, busy(job))),
+            Some(Verdict::Ended { reason }) => Err((Why::Protocol, reason)),
+        }
+    }
+
+    /// A host has said who it is: say what is wanted.
+    pub(super) fn claim(&mut self, number: u64, greeting: &Greeting) -> Result<(), (Why, String)> {
+        let ours = self.terms.own.version;
+        let (roost, python) = trunk::versions(ours);
+        if (&greeting.roost, &greeting.python) != (&roost, &python) {
+            let theirs = format!("roost {} on python {}", greeting.roost, greeting.python);
+            let text = format!(
+                "{} runs {theirs}, this program roost {roost} on python {python}: install the same on both",
+                greeting.name
+            );
+            return Err((Why::Version, text));
+        }
+        if let Some(&other) = self.by_host.get(&greeting.host)
+            && other != number
+        {
+            let other = self
+                .remotes
+                .get(&other)
+                .and_then(|remote| remote.joined.as_ref())
+                .map(|joined| joined.addresses.join(", "));
+            return Err((
+                Why::Doubled,
+                format!("it is the same host as the one at {}", other.unwrap_or_default()),
+            ));
+        }
+        let job = self.terms.own.job;
+        if let Some(other) = greeting.job.filter(|other| *other != job) {
+            return Err((Why::Busy, busy(other)));
+        }
+        let mut begin = None;
+        if self
+            .remotes
+            .get(&number)
+            .is_none_or(|remote| remote.joined.is_none())
+        {
+            let plaintext = self
+                .remotes
+                .get(&number)
+                .is_some_and(|remote| remote.wanted.plaintext);
+            let mut credentials = self
+                .authority()
+                .and_then(|authority| authority.issue(greeting.host))
+                .map_err(|error| (Why::Authentication, error.to_string()))?;
+            credentials.plaintext = plaintext;
+            begin = Some(Box::new(Begin {
+                credentials: Some(credentials),
+                ..self.terms.begin.clone()
+            }));
+        }
+        let Some(Remote {
+            state: State::Claiming { records, .. },
+            joined,
+            ..
+        }) = self.remotes.get_mut(&number)
+        else {
+            return Ok(());
+        };
+        let (session, connection, received, fenced) = match joined {
+            Some(joined) if joined.host != greeting.host => {
+                return Err((
+                    Why::Protocol,
+                    format!("{} was started again: what ran there has ended", joined.name),
+                ));
+            }
+            Some(joined) => {
+                joined.connections += 1;
+                (
+                    joined.session,
+                    joined.connections,
+                    joined.line.trunk.session().received(),
+                    joined.fenced_until_ns.is_some(),
+                )
+            }
+            None => (greeting.host.get(), 1, 0, false),
+        };
+        let claim = Claim {
+            job,
+            session,
+            connection,
+            received,
+            begin,
+            fenced,
+        };
+        let bytes = write_record(&claim).map_err(|error| (Why::Protocol, error.to_string()))?;
+        records
+            .write(&bytes)
+            .map_err(|error| (Why::Unreachable, error.to_string()))
+    }
+
+    /// The host works for us.
+    pub(super) fn granted(&mut self, now_ns: u64, number: u64, received: u64) -> Result<(), (Why, String)> {
+        let Some(remote) = self.remotes.get_mut(&number) else {
+            return Ok(());
+        };
+        let State::Claiming { records, .. } = std::mem::replace(&mut remote.state, State::Live) else {
+            return Ok(());
+        };
+        let (stream, address, greeting, rest) = records.into_parts();
+        let is_new = remote.joined.is_none();
+        if is_new {
+            let Some(greeting) = greeting else { return Ok(()) };
+            let addresses = greeting
+                .advertised
+                .iter()
+                .cloned()
+                .chain([address.clone()])
+                .collect();
+            remote.joined = Some(Joined {
+                host: greeting.host,
+                name: greeting.name.clone(),
+                addresses,
+                line: Line::new(),
+                pulse: Pulse::new(now_ns, BEAT_NS, SILENCE_NS),
+                session: greeting.host.get(),
+                connections: 1,
+                routes: HashSet::new(),
+                ending: false,
+                fenced_until_ns: None,
+            });
+            self.by_host.insert(greeting.host, number);
+            self.news.push(News::Joined {
+                number,
+                greeting: Box::new(greeting),
+                address,
+            });
+        }
+        let Some(joined) = &mut remote.joined else {
+            return Ok(());
+        };
+        joined.pulse.heard(now_ns);
+        if is_new {
+            // Before anything that has a time in it: the host learns the root's clock from it.
+            let _ = joined.line.trunk.send(&ToHost::Beat { root_ns: now_ns });
+        }
+        if let Err(error) = joined.line.connect(stream, &rest, received) {
+            return Err((Why::Protocol, error.to_string()));
+        }
+        self.hear(now_ns, number);
+        Ok(())
+    }
+}
+
+fn busy(job: JobId) -> String {
+    format!("the host works for job {job}; it is free again when that has ended")
+}
+
+fn why(failed: &Failed) -> Why {
+    match failed {
+        Failed::Unreachable(_)
+        | Failed::Closed(_)
+        | Failed::Answer(AnswerError::Refused(Refusal::Crowded)) => Why::Unreachable,
+        Failed::Trust(_) | Failed::Answer(AnswerError::Refused(Refusal::Delayed)) => Why::Authentication,
+        Failed::Answer(
+            AnswerError::Hello(HelloError::VersionMismatch { .. }) | AnswerError::Refused(Refusal::Version),
+        ) => Why::Version,
+        Failed::Answer(_) => Why::Protocol,
+    }
+}
