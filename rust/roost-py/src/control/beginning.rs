@@ -151,16 +151,20 @@ pub(super) fn wanted_host(addresses: &[String], config: &Bound<'_, PyDict>) -> P
         door: door(config)?,
         name: item(config, "name")?.unwrap_or_default(),
         plaintext: item(config, "plaintext")?.unwrap_or(false),
+        lease_ns: item(config, "lease_s")?.map(nanoseconds).transpose()?,
     })
 }
 
 /// What control connections between hosts prove themselves with.
 fn door(config: &Bound<'_, PyDict>) -> PyResult<Door> {
     let error = |error: TrustError| PyValueError::new_err(error.to_string());
-    let key: Option<String> = item(config, "key")?;
+    let key: Option<Vec<u8>> = item(config, "key")?;
     let pki: Option<(Vec<u8>, Vec<u8>, Vec<u8>)> = item(config, "pki")?;
     let config = DoorConfig {
-        key: key.map(|text| JoinKey::parse(&text)).transpose().map_err(error)?,
+        key: key
+            .map(|text| JoinKey::parse(&String::from_utf8_lossy(&text)))
+            .transpose()
+            .map_err(error)?,
         pki: pki.map(|(roots, chain, key)| Pki { roots, chain, key }),
         plaintext: item(config, "plaintext")?.unwrap_or(false),
     };

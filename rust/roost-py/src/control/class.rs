@@ -89,9 +89,9 @@ impl Control {
         Ok(Self::new(link, agent, None))
     }
 
-    /// Start the agent of this host, which other hosts' drivers call. Gives it and where it listens.
+    /// Start the agent of this host, which other hosts' drivers call; "listening" tells where.
     #[staticmethod]
-    fn start_station(py: Python<'_>, config: &Bound<'_, PyDict>) -> PyResult<(Self, String)> {
+    fn start_station(py: Python<'_>, config: &Bound<'_, PyDict>) -> PyResult<Self> {
         let (standing, proofs) = standing_config(py, config)?;
         let was_subreaper = child_subreaper().is_ok_and(|reaper| reaper.is_some());
         set_child_subreaper(Some(getpid())).map_err(system_error)?;
@@ -100,21 +100,21 @@ impl Control {
             // Opened in the thread, so that the listener is in its own table.
             match Standing::open(standing, proofs, door) {
                 Ok(standing) => {
-                    let _ = opened.send(Ok(standing.address().to_string()));
+                    let _ = opened.send(Ok(()));
                     standing.run();
                 }
                 Err(error) => drop(opened.send(Err(error))),
             }
         })?;
-        let address = py.detach(move || is_open.recv());
-        let address = address.map_err(|_| PyRuntimeError::new_err("the control thread ended at once"))??;
+        let opened = py.detach(move || is_open.recv());
+        opened.map_err(|_| PyRuntimeError::new_err("the control thread ended at once"))??;
         let log = Log::start()?;
         let agent = Some(AgentSide {
             log,
             drain_logs: Duration::ZERO,
             was_subreaper,
         });
-        Ok((Self::new(link, agent, None), address))
+        Ok(Self::new(link, agent, None))
     }
 
     /// Call a host at the first of its addresses that answers; "host" notices with this number tell what comes of it.

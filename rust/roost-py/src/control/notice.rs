@@ -26,6 +26,7 @@ pub(super) fn tuple(py: Python<'_>, what: What, descriptor: Option<OwnedFd>) -> 
             details.set_item("host", news.host.map(HostId::get))?;
             ("host", news.number, news.status, details).into_pyobject(py)
         }
+        What::Station(StationNews::Listening { address }) => ("listening", address).into_pyobject(py),
         What::Station(StationNews::Client { job, from }) => {
             ("client", job.to_string(), from).into_pyobject(py)
         }

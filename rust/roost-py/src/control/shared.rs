@@ -105,6 +105,9 @@ pub(super) struct HostNews {
 /// What has happened at the station.
 #[derive(Debug)]
 pub(super) enum StationNews {
+    Listening {
+        address: String,
+    },
     Client {
         job: JobId,
         from: String,

@@ -53,7 +53,16 @@ impl Standing {
             roost,
             python,
         };
-        let station = Station::open(&config.listen, proofs, config.version, greeting)?;
+        let mut station = Station::open(&config.listen, proofs, config.version, greeting)?;
+        let own = station.address().clone();
+        for address in &mut station.greeting().advertised {
+            if let (Ok(Address::Ip(mut advertised)), Address::Ip(own)) = (address.parse(), &own)
+                && advertised.port() == 0
+            {
+                advertised.set_port(own.port());
+                *address = advertised.to_string();
+            }
+        }
         Ok(Self {
             config,
             station,
@@ -61,13 +70,11 @@ impl Standing {
         })
     }
 
-    /// Where it listens.
-    pub(super) fn address(&self) -> &Address {
-        self.station.address()
-    }
-
     /// Until Python closes it, or the one job has ended.
     pub(super) fn run(mut self) {
+        let address = self.station.address().to_string();
+        self.door
+            .push(What::Station(StationNews::Listening { address }), None);
         loop {
             let claimed = match self.wait() {
                 Ok(Some(claimed)) => claimed,

@@ -41,6 +41,8 @@ pub(crate) struct Wanted {
     /// The name that a certificate of the user's own has to be for.
     pub(crate) name: String,
     pub(crate) plaintext: bool,
+    /// How long it may work without a sign of us, where that is not as usual.
+    pub(crate) lease_ns: Option<u64>,
 }
 
 /// Why a host did not join.
@@ -131,6 +133,7 @@ struct Joined {
     pulse: Pulse,
     session: u64,
     connections: u64,
+    lease_ns: u64,
     routes: HashSet<HostId>,
     /// It was asked to end its work.
     ending: bool,

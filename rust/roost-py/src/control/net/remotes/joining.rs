@@ -138,6 +138,7 @@ impl Remotes {
             credentials.plaintext = plaintext;
             begin = Some(Box::new(Begin {
                 credentials: Some(credentials),
+                lease_ns: self.lease_ns(number),
                 ..self.terms.begin.clone()
             }));
         }
@@ -181,6 +182,15 @@ impl Remotes {
             .map_err(|error| (Why::Unreachable, error.to_string()))
     }
 
+    /// How long this host may work without a sign of us.
+    fn lease_ns(&self, number: u64) -> u64 {
+        let own = self
+            .remotes
+            .get(&number)
+            .and_then(|remote| remote.wanted.lease_ns);
+        own.unwrap_or(self.terms.begin.lease_ns)
+    }
+
     /// The host works for us.
     pub(super) fn granted(&mut self, now_ns: u64, number: u64, received: u64) -> Result<(), (Why, String)> {
         let Some(remote) = self.remotes.get_mut(&number) else {
@@ -207,6 +217,7 @@ impl Remotes {
                 pulse: Pulse::new(now_ns, BEAT_NS, SILENCE_NS),
                 session: greeting.host.get(),
                 connections: 1,
+                lease_ns: remote.wanted.lease_ns.unwrap_or(self.terms.begin.lease_ns),
                 routes: HashSet::new(),
                 ending: false,
                 fenced_until_ns: None,

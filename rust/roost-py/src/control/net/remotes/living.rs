@@ -189,7 +189,6 @@ impl Remotes {
 
     /// Give a host up.
     pub(super) fn lose(&mut self, number: u64, reason: &str) {
-        let fence_ns = self.terms.begin.lease_ns + FENCE_MARGIN_NS;
         let Some(remote) = self.remotes.get_mut(&number) else {
             return;
         };
@@ -202,7 +201,7 @@ impl Remotes {
         };
         let host = joined.host;
         let now_ns = now_ns();
-        joined.fenced_until_ns = Some(now_ns + fence_ns);
+        joined.fenced_until_ns = Some(now_ns + joined.lease_ns + FENCE_MARGIN_NS);
         // It may only have been stopped, and hears it when it wakes up.
         let _ = joined.line.trunk.send(&ToHost::Fence);
         let _ = joined.line.flush();
