@@ -86,6 +86,8 @@ pub(super) fn agent_config(
     let start_timeout_s = item(config, "start_timeout_s")?.unwrap_or(120.0);
     let stall_s = item(config, "stall_s")?.unwrap_or(30.0);
     let lease_s = item(config, "lease_s")?.unwrap_or(30.0);
+    let beat_s = item(config, "beat_s")?.unwrap_or(1.0);
+    let verdict_s = item(config, "verdict_s")?.unwrap_or(10.0);
     // Only spreads pauses: two drivers that started together should not restart together.
     let seed = item(config, "seed")?.unwrap_or_else(|| now_ns() ^ u64::from(process::id()) << 32);
     let host = item::<u64>(config, "host")?.and_then(HostId::new);
@@ -101,6 +103,7 @@ pub(super) fn agent_config(
         start_timeout_ns: nanoseconds(start_timeout_s)?,
         stall_ns: nanoseconds(stall_s)?,
         lease_ns: nanoseconds(lease_s)?,
+        pulse: (nanoseconds(beat_s)?, nanoseconds(verdict_s)?),
         seed,
     })
 }
@@ -191,6 +194,7 @@ pub(super) fn item<'py, T: FromPyObjectOwned<'py, Error: Into<PyErr>>>(
 ) -> PyResult<Option<T>> {
     config
         .get_item(name)?
+        .filter(|value| !value.is_none())
         .map(|value| value.extract().map_err(Into::into))
         .transpose()
 }

@@ -69,6 +69,8 @@ pub(super) struct Config {
     pub(super) seed: u64,
     /// How long another host works without a sign of the driver.
     pub(super) lease_ns: u64,
+    /// From one sign of life to the next, and the silence after which another host is lost.
+    pub(super) pulse: (u64, u64),
 }
 
 /// Where an event comes from. The order is the order of handling: what a proc said last, and what a template knows of
@@ -213,6 +215,7 @@ impl Host {
         let terms = Terms {
             own,
             host: config.host,
+            pulse: config.pulse,
             begin: Begin {
                 driver: config.driver,
                 patience: config.patience,

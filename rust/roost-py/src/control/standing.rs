@@ -4,6 +4,7 @@ use std::io;
 
 use roost_core::control::ToClient;
 use roost_core::id::HostId;
+use roost_core::limits::{BEAT_NS, SILENCE_NS};
 use roost_core::trunk::{Greeting, Verdict};
 use roost_core::trust::Door;
 use roost_core::wire::{Refusal, Version};
@@ -177,6 +178,7 @@ impl Standing {
             seed: self.config.seed,
             host: self.station.greeting().host,
             lease_ns: begin.lease_ns,
+            pulse: (BEAT_NS, SILENCE_NS),
         };
         let Self {
             config: standing,

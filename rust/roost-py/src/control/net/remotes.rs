@@ -97,6 +97,8 @@ pub(crate) enum News {
 pub(crate) struct Terms {
     pub(crate) own: Hello,
     pub(crate) host: HostId,
+    /// From one beat to the next, and the silence after which a host is lost.
+    pub(crate) pulse: (u64, u64),
     pub(crate) begin: Begin,
 }
 

@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 
 use roost_core::id::JobId;
-use roost_core::limits::{BEAT_NS, SILENCE_NS};
 use roost_core::trunk::pulse::Pulse;
 use roost_core::trunk::{self, Begin, Claim, Greeting, ToHost, Verdict, write_record};
 use roost_core::wire::{AnswerError, HelloError, Refusal};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
+use super::super::address::Address;
 use super::super::greeter::{Failed, HANDSHAKE_NS, Outcome};
 use super::super::line::Line;
 use super::super::records::Records;
@@ -214,7 +214,7 @@ impl Remotes {
                 name: greeting.name.clone(),
                 addresses,
                 line: Line::new(),
-                pulse: Pulse::new(now_ns, BEAT_NS, SILENCE_NS),
+                pulse: Pulse::new(now_ns, self.terms.pulse.0, self.terms.pulse.1),
                 session: greeting.host.get(),
                 connections: 1,
                 lease_ns: remote.wanted.lease_ns.unwrap_or(self.terms.begin.lease_ns),
@@ -223,6 +223,7 @@ impl Remotes {
                 fenced_until_ns: None,
             });
             self.by_host.insert(greeting.host, number);
+            self.news.extend(loopback(&greeting, &address));
             self.news.push(News::Joined {
                 number,
                 greeting: Box::new(greeting),
@@ -243,6 +244,19 @@ impl Remotes {
         self.hear(now_ns, number);
         Ok(())
     }
+}
+
+/// A warning where the address that a host is said to have leads whoever uses it to itself.
+fn loopback(greeting: &Greeting, reached: &str) -> Option<News> {
+    let is_loopback =
+        |text: &str| matches!(text.parse(), Ok(Address::Ip(address)) if address.ip().is_loopback());
+    let own = greeting.advertised.iter().find(|text| is_loopback(text))?;
+    let text = format!(
+        "{} was reached at {reached} and says that other hosts reach it at {own}, which leads each host to itself: \
+         start its agent with --advertise",
+        greeting.name
+    );
+    (!is_loopback(reached)).then_some(News::Warning(text))
 }
 
 fn busy(job: JobId) -> String {
