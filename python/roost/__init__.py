@@ -15,7 +15,8 @@ from roost.context import Context, context
 from roost.endpoint import Endpoint, endpoint
 from roost.errors import ActorDied, CallTimeoutError, DeadlockError, MeshError, RoostError
 from roost.failure import Bind, DeadLetter, Event, Failure, Probe, Restart, State
-from roost.mesh import HostMesh, ProcMesh
+from roost.host_mesh import HostMesh
+from roost.mesh import ProcMesh
 from roost.point import Point
 from roost.reply import Broadcast, Reply
 from roost.running import handle, run, this_host, this_proc
@@ -24,9 +25,12 @@ from roost.value_mesh import ValueMesh
 
 if TYPE_CHECKING:
     from roost.accumulator import Accumulator
+    from roost.attaching import attach
     from roost.channel import Channel, Port, PortReceiver
     from roost.monitoring import monitor
+    from roost.process_hosts import ProcessHosts
     from roost.services import get_or_spawn, lookup, remove
+    from roost.tls import Tls
 
 __all__ = [
     "Accumulator",
@@ -50,14 +54,17 @@ __all__ = [
     "PortReceiver",
     "Probe",
     "ProcMesh",
+    "ProcessHosts",
     "Reply",
     "Restart",
     "RoostError",
     "State",
     "Stream",
+    "Tls",
     "ValueMesh",
     "__version__",
     "as_completed",
+    "attach",
     "configure",
     "context",
     "each",
@@ -75,8 +82,9 @@ __all__ = [
 
 # Names that bring with them what a program that only defines actors does not need, and where they are.
 _AT_FIRST_USE = {
-    "Accumulator": "accumulator", "Channel": "channel", "Port": "channel", "PortReceiver": "channel",
-    "get_or_spawn": "services", "lookup": "services", "monitor": "monitoring", "remove": "services",
+    "Accumulator": "accumulator", "Channel": "channel", "Port": "channel", "PortReceiver": "channel", "ProcessHosts": "process_hosts",
+    "Tls": "tls", "attach": "attaching", "get_or_spawn": "services", "lookup": "services", "monitor": "monitoring",
+    "remove": "services",
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import gc
 import os
 import pickle
 import socket
+import stat
 import struct
 import sys
 import threading
@@ -20,13 +21,20 @@ from typing import Any
 
 from roost._roost import Control, exit_process
 
-__all__ = ["REQUEST", "begin", "main", "receive"]
+__all__ = ["ADDED", "AGENTS_OWN", "REQUEST", "begin", "main", "receive", "take_search_path"]
 
 # A request for a proc: a letter, its incarnation, its id.
 REQUEST = struct.Struct("<c3xIQ")
 
-# What comes with it, in this order; the last only when there are constructors to run again.
+# What comes with it, in this order: the second only when the owner is on this host, the last only when there are constructors
+# to run again.
 _NAMES = ("control", "data", "tombstone_a", "tombstone_b", "stdout", "stderr", "spec", "started", "driver", "recorded")
+_LEAST = len(_NAMES) - 2
+
+# The first entry of a search path that is added to the interpreter's own.
+ADDED = "+"
+# The name in an environment which says that the others change the agent's own: those with a + are set, those with a - removed.
+AGENTS_OWN = "+"
 
 _DESCRIPTORS_MAX = 16
 
@@ -61,7 +69,7 @@ def main() -> None:
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.close(null)
-    if len(fds) < len(_NAMES) - 1:
+    if len(fds) < _LEAST:
         sys.exit("roost: this process was started without its descriptors")
     _, incarnation, proc = REQUEST.unpack(packet)
     begin(proc, incarnation, fds)
@@ -69,7 +77,7 @@ def main() -> None:
 
 def begin(proc: int, incarnation: int, fds: list[int]) -> None:
     """Be the proc, then end the interpreter in order."""
-    ends: dict[str, int] = dict(zip(_NAMES, fds, strict=False))
+    ends = _named(fds)
     # Both are the process's standard streams already.
     os.close(ends.pop("stdout"))
     os.close(ends.pop("stderr"))
@@ -79,13 +87,19 @@ def begin(proc: int, incarnation: int, fds: list[int]) -> None:
     spec["incarnation"] = incarnation
     if "recorded" in ends:
         spec["actors"] += _split(_take(ends.pop("recorded")))
-    data, started = ends.pop("data"), ends.pop("started")
+    data, started = ends.pop("data", None), ends.pop("started")
     # From here on the host's agent sees this process end, and this process ends with its driver.
     control = Control.start_client(spec["job"], proc, incarnation, ends)
     _settle(spec, f"{spec['job'].hex()}/{proc:016x}/{incarnation:08x}")
     from roost.serving import run_proc
 
     _leave(run_proc(spec, control, data, started))
+
+
+def _named(fds: list[int]) -> dict[str, int]:
+    """The descriptors by their names. The sockets come first: there is one less where the owner is on another host."""
+    names = _NAMES if stat.S_ISSOCK(os.fstat(fds[_NAMES.index("tombstone_b")]).st_mode) else _NAMES[:1] + _NAMES[2:]
+    return dict(zip(names, fds, strict=False))
 
 
 def _leave(code: int) -> None:
@@ -104,25 +118,52 @@ def _leave(code: int) -> None:
 
 def _settle(spec: dict[str, Any], mark: str) -> None:
     """Take over the driver's surroundings, before anything of the user's is imported."""
-    environ = {**spec["environ"], "ROOST_PROC": mark}
+    environ = {**_environ(spec), "ROOST_PROC": mark}
     for name in [name for name in os.environ if name not in environ]:
         del os.environ[name]
     for name, value in environ.items():
         if os.environ.get(name) != value:
             os.environ[name] = value
-    try:
-        os.chdir(spec["cwd"])
-    except OSError as error:
-        # It was there when the proc was asked for.
-        print(f"roost: {spec['name']} starts in / instead: {error}", file=sys.stderr)  # noqa: T201 - no logging yet
-        os.chdir("/")
-    sys.path[:] = spec["sys_path"]
+    _go_to(spec)
+    take_search_path(spec["sys_path"])
     sys.argv = spec["argv"]
     _look_again(sys.path)
     # Output goes through a pipe, and should be seen when it is written.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     gc.enable()
+
+
+def _environ(spec: dict[str, Any]) -> dict[str, str]:
+    """The environment that a proc has: the driver's, or its host's agent's with changes."""
+    if spec["environ"] is not None:
+        known: dict[str, str] = spec["environ"]
+        return known
+    whole: dict[str, str | None] = {**os.environ, **spec["changes"]}
+    return {name: value for name, value in whole.items() if value is not None}
+
+
+def _go_to(spec: dict[str, Any]) -> None:
+    """Be where the driver is; on another host only if it has such a folder, else where its agent is."""
+    try:
+        os.chdir(spec["cwd"])
+    except OSError as error:
+        where = "/"
+        if spec["environ"] is None:
+            where = os.getcwd()
+            if not spec["says_folder"]:
+                return
+        # On this host it was there when the proc was asked for.
+        print(f"roost: {spec['name']} starts in {where} instead: {error}", file=sys.stderr)  # noqa: T201 - no logging yet
+        os.chdir(where)
+
+
+def take_search_path(entries: list[str]) -> None:
+    """Look for modules where the driver does; on another host only after this interpreter's own folders."""
+    if entries[:1] == [ADDED]:
+        sys.path += [entry for entry in entries[1:] if entry not in sys.path]
+    elif entries:
+        sys.path[:] = entries
 
 
 def _look_again(folders: list[str]) -> None:

@@ -82,8 +82,7 @@ def main() -> None:
 
 def _import(preload: list[str], sys_path: list[str]) -> None:
     """Import all modules, and find out whether a fork is safe then."""
-    if sys_path:
-        sys.path[:] = sys_path
+    _proc.take_search_path(sys_path)
     threads = _threads()
     culprits = []
     for name in (*_MODULES, *preload):
@@ -125,7 +124,7 @@ def _execute(fds: list[int]) -> int:
     stdin, stdout, stderr, program = fds
     with open(program, "rb", closefd=False) as file:
         count, *texts = os.pread(file.fileno(), os.fstat(program).st_size, 0).split(b"\0")
-    arguments, environ = texts[: int(count)], dict(text.split(b"=", 1) for text in texts[int(count) :])
+    arguments, environ = texts[: int(count)], _changed(dict(text.split(b"=", 1) for text in texts[int(count) :]))
     shown = os.fsdecode(b" ".join(arguments[:-2]))
     streams = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate((stdin, stdout, stderr))]
     # Python ignores these; a program expects them as they are by default.
@@ -135,6 +134,20 @@ def _execute(fds: list[int]) -> int:
         return os.posix_spawn(path, arguments, environ, file_actions=streams, setpgroup=0, setsigdef=default)
     except OSError as error:
         raise OSError(error.errno, f"cannot start `{shown}`: {error.strerror}") from None
+
+
+def _changed(environ: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """A whole environment, or this host's agent's, which the template has, with changes: see `AGENTS_OWN`."""
+    if environ.pop(_proc.AGENTS_OWN.encode(), None) is None:
+        return environ
+    whole = dict(os.environb)
+    for name, value in environ.items():
+        sign, plain = name[:1], name[1:]
+        if sign == b"-":
+            whole.pop(plain, None)
+        else:
+            whole[plain if sign == b"+" else name] = value
+    return whole
 
 
 def _find(program: bytes, environ: dict[bytes, bytes]) -> bytes:

@@ -12,9 +12,9 @@ from roost._exceptions import add_note, traceback_text
 from roost._roost import INLINE_BYTES_MAX
 from roost.bound import Each, least_loaded
 from roost.echoes import may_echo
-from roost.errors import ActorDied, MessageTooLargeError, RemoteError, StoppedError
+from roost.errors import ActorDied, MessageTooLargeError, RemoteError
 from roost.reply import Broadcast, Reply
-from roost.stops import lost_error, stopped_error
+from roost.stops import death_error, lost_error, stopped_error
 from roost.value_mesh import ValueMesh
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ class Calls:
             return stopped_error("the actor", "it is not there any more")
         mesh, rank, failure, original, maybe_executed = pickle.loads(payload)
         if failure.kind == "stopped":
-            return StoppedError(None, failure, maybe_executed=maybe_executed)
+            return death_error(failure, maybe_executed=maybe_executed)
         # The owner's own object, so that who gets this error has heard of the failure.
         unheard = self.runtime.hearing.met(mesh, rank, failure, original)
         error = ActorDied(None, unheard.failure, maybe_executed=maybe_executed)

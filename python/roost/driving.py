@@ -46,15 +46,14 @@ def start(preload: Sequence[str] | None) -> Runtime:
 
 
 def _driver(loop: asyncio.AbstractEventLoop, preload: Sequence[str] | None) -> Runtime:
-    job, proc, host = os.urandom(16), new_id(), new_id()
+    job, proc = os.urandom(16), new_id()
+    host = new_id(), os.uname().nodename
     config = _config.current()
+    limits = ("grace_s", "sigterm_s", "start_timeout_s", "stall_s", "lease_s", "beat_s", "verdict_s")
     control = Control.start_agent(
         job,
         proc,
-        {
-            "host": host,
-            **{name: getattr(config, name) for name in ("grace_s", "sigterm_s", "start_timeout_s", "stall_s")},
-        },
+        {"host": host[0], "host_name": host[1], **{name: getattr(config, name) for name in limits}},
     )
     if preload is not None:
         # What is no name of a module is refused when the procs are asked for.
@@ -64,16 +63,9 @@ def _driver(loop: asyncio.AbstractEventLoop, preload: Sequence[str] | None) -> R
     from roost.runtime import Runtime
 
     runtime = Runtime(
-        job=job,
-        proc=proc,
-        incarnation=0,
-        name="driver",
-        owner=proc,
-        driver=proc,
+        job=job, proc=proc, incarnation=0, name="driver", owner=proc, driver=proc, control=control, loop=loop,
         host=host,
-        control=control,
-        loop=loop,
-    )
+    )  # fmt: skip
     process.install(runtime)
     runtime.open()
     return runtime

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from roost.context import handling
 from roost.errors import ActorDied, MeshError, StoppedError
+from roost.hosts import is_of_host
+from roost.stops import death_error
 from roost.unheard import Unheard
 
 if TYPE_CHECKING:
@@ -48,7 +50,9 @@ class Hearing:
         self.dropped: list[BaseException] = []
 
     def of(self, failure: Failure) -> Unheard:
-        """Who has heard of a failure."""
+        """Who has heard of a failure. What was lost with a host is one with it: whoever hears of any of it has heard."""
+        if failure.kind == "lost" and is_of_host(failure.cause):
+            failure = failure.cause  # type: ignore[assignment]  # the question before says that it is there
         known = self._known.get(id(failure))
         if known is None:
             known = self._known[id(failure)] = Unheard(failure)
@@ -103,8 +107,10 @@ class Hearing:
 
     # Climbing ----------------------------------------------------------------------------------------------------------
     def escalate(self, mesh: OwnedMesh, rank: int, unheard: Unheard) -> None:
-        """A failure that no policy mends goes to the mesh's hook, else to the owner."""
+        """A failure that no policy mends goes to the mesh's hook, else to the owner: to each once, however many meshes it is of."""
         unheard.climbs = True
+        if not unheard.is_new_to(_hook(mesh, mesh.owner_runner) or mesh.owner_runner):
+            return
         scope = Context()
         if mesh.owner_runner is not None:
             scope.run(handling.set, mesh.owner_runner)
@@ -132,7 +138,7 @@ class Hearing:
                 return
             unheard.hear()
             if not owner.fail(
-                ActorDied(None, failure), f"its mesh {mesh.name}, of which {failure.summary}{unheard.refused}"
+                death_error(failure), f"its mesh {mesh.name}, of which {failure.summary}{unheard.refused}"
             ):
                 _logger.warning("nobody will handle this failure, since its owner is ending already: %s", failure)
 
@@ -167,7 +173,7 @@ class Hearing:
     def _has_heard_cause(self, failure: Failure) -> bool:
         """Whether who would hear of a consequence has heard of the death itself."""
         cause = failure.cause
-        return cause is not None and id(cause) in self._known and self._known[id(cause)].heard
+        return cause is not None and self.of(cause).heard
 
     async def settled(self, unheard: Iterable[Unheard] | None = None) -> None:
         """Wait until hooks have had their say about these failures, or about all of this process's: for the grace at most."""
@@ -201,7 +207,7 @@ class Hearing:
             self.of(failure).hear()
         dropped, self.dropped = self.dropped, []
         return [
-            *(ActorDied(None, failure) for failure in found),
+            *(death_error(failure) for failure in found),
             *(one for one in dropped if isinstance(one, Exception)),
         ]
 

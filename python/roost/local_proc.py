@@ -138,7 +138,7 @@ class LocalRuntime(Runtime):
     ) -> None:
         super().__init__(
             job=spec["job"], proc=spec["proc"], incarnation=spec["incarnation"], name=spec["name"], owner=spec["owner"],
-            driver=spec["driver"], host=spec["host"], control=cast("Control", control), loop=loop,
+            driver=spec["driver"], control=cast("Control", control), loop=loop, host=(spec["host"], spec["host_name"]),
         )  # fmt: skip
         # Classes that the process defines are one and the same in all its procs.
         serialize.set_home(home)

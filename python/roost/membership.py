@@ -6,15 +6,16 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from roost._exceptions import one_line
-from roost.errors import ActorDied, StoppedError
 from roost.failure import Failure
 from roost.point import Point, rank_name
 from roost.shape import Shape
+from roost.stops import death_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from roost.actor_mesh import ActorMesh
+    from roost.errors import ActorDied
     from roost.mesh import ProcMesh
     from roost.owned_actors import OwnedActors
     from roost.owned_procs import OwnedProcs
@@ -45,6 +46,8 @@ class Members:
         self._places: dict[int, tuple[str, Shape, int]] = {}
         # mesh id -> (name, shape, procs, actors a proc), of actor meshes that were met here; proc meshes have no procs.
         self._names: dict[int, tuple[str, Shape, tuple[int, ...], int]] = {}
+        # proc id -> the id and the name of its host, of procs of others.
+        self._homes: dict[int, tuple[int, str]] = {}
         self._deaths: dict[tuple[int, int], Failure] = {}
         # Procs that have ended for good.
         self.gone: dict[int, Failure] = {}
@@ -65,7 +68,7 @@ class Members:
         for proc in getattr(record, "procs", ()):
             if self.owned.get(proc, (None, 0))[0] is record:
                 procs += (proc,)
-                for table in (self.owned, self._places, self.gone, self._down):
+                for table in (self.owned, self._places, self._homes, self.gone, self._down):
                     table.pop(proc, None)
         self._runtime.node.forget_owned(record.id, procs)
 
@@ -87,8 +90,17 @@ class Members:
         """Learn the names of procs."""
         if handle._id not in self._names:
             self.remember(handle._id, (handle._name, handle._whole, (), 1))
+            per = len(handle._procs) // (len(handle._hosts) or 1)
             for rank, proc in enumerate(handle._procs):
                 self._places[proc] = (handle._name, handle._whole, rank)
+                if handle._hosts:
+                    self._homes[proc] = handle._hosts[rank // per]
+
+    def host_of(self, proc: int) -> tuple[int | None, str]:
+        """The id and the name of a proc's host, as far as they are known."""
+        owned = self.owned.get(proc)
+        known = self._homes.get(proc) if owned is None else owned[0].host(owned[1])
+        return known or (None, "")
 
     def note(self, handle: ActorMesh) -> None:
         """Learn the names of actors and their procs."""
@@ -171,12 +183,24 @@ class Members:
             # Nothing on it can be reached from here: its policy may start it anew, or its owner hears why.
             runtime.control.kill([proc], reason)
             return
-        failure = ended or self._failure(proc, 0, {"kind": "lost", "reason": reason})
+        failure = ended or self._failure(proc, 0, {"kind": "lost", "origin": "roost", "reason": reason})
         self._lose(proc, runtime.node.incarnation_of(proc), None, failure, again=False, gone=ended is not None)
         if ended is None:
             # The next message asks for a connection again.
             runtime.node.revive(proc, False)
             self._tell_tenants(proc, "failed", failure, down=False)
+
+    def _on_far_connected(self, proc: int, incarnation: int, lane: Any, slot: int | None) -> None:
+        self._runtime.node.adopt_far(proc, incarnation, lane, slot)  # type: ignore[attr-defined]
+
+    def _on_clock(self, offset_ns: int) -> None:
+        self._runtime.node.set_clock(offset_ns)  # type: ignore[attr-defined]
+
+    def _on_host(self, number: int, what: str, details: dict[str, Any]) -> None:
+        self._runtime.hosts.heard(number, what, details)
+
+    def _on_host_changed(self, host: int, name: str, status: str, reason: str) -> None:
+        self._runtime.hosts.changed(host, name, status, reason)
 
     def _on_warning(self, text: str) -> None:
         _logger.warning("%s", text)
@@ -194,8 +218,7 @@ class Members:
         control = self._runtime.control
         try:
             record, _ = self.owned[proc]
-            assert record.ask is not None
-            spec, environ, command = record.ask(proc, incarnation)
+            spec, environ, command = record.request.of_proc(proc, incarnation)
         except Exception as error:  # noqa: BLE001 - the user's function, whatever it raises
             control.respawn_failed(proc, incarnation, f"its env, start or bind function raised {one_line(error)}")
         else:
@@ -260,8 +283,7 @@ class Members:
         calls, letters = runtime.node.lost(proc, incarnation, started, again, gone)
 
         def error_of(maybe_executed: bool) -> ActorDied:
-            kind = StoppedError if failure.kind == "stopped" else ActorDied
-            return kind(None, failure, maybe_executed=maybe_executed)
+            return death_error(failure, maybe_executed=maybe_executed)
 
         runtime.calls.orphaned(calls, error_of)
         for mesh, slot, _, endpoint, maybe_executed in letters:
@@ -295,17 +317,23 @@ class Members:
         point = shape.point(rank)
         kind, reason = details.get("kind", "lost"), details.get("reason", "")
         owned = self.owned.get(proc)
-        command = None if owned is None else owned[0].commands.get(owned[1])
+        command = None if owned is None else owned[0].request.commands.get(owned[1])
         if kind == "start" and command is not None:
             import shlex
 
             reason = f"{reason}; it was started by: {shlex.join(command)}"
-        return Failure(
-            kind=kind, origin=_ORIGINS.get(kind, "process"), mesh=mesh, name=rank_name(mesh, point), point=point,  # type: ignore[arg-type]
-            host=self._runtime.host, incarnation=incarnation, reason=reason,
+        host, host_name = self.host_of(proc)
+        lost = self._runtime.hosts.loss(host) if kind == "lost" and details.get("origin") is None else None
+        origin: Any = details.get("origin") or _ORIGINS.get(kind, "process")
+        failure = Failure(
+            kind=kind, origin=origin, mesh=mesh, name=rank_name(mesh, point), point=point,
+            host=host_name, incarnation=incarnation, reason=reason, cause=lost,
             exit_code=details.get("exit_code"), signal=details.get("signal"), stderr=details.get("stderr", ""),
             reasons=self._reasons(proc, incarnation, details), times=details.get("times", {}),
         )  # fmt: skip
+        if lost is not None:
+            lost._add_consequence(failure)
+        return failure
 
     def error_of(self, proc: int) -> ActorDied | None:
         """The error for whoever writes to a proc that is gone or down; None when it is there."""
@@ -317,4 +345,4 @@ class Members:
             failure = owned[0].failures.get(owned[1])
             if failure is None:
                 return None
-        return StoppedError(None, failure) if failure.kind == "stopped" else ActorDied(None, failure)
+        return death_error(failure)

@@ -1,4 +1,4 @@
-"""Handles: what all meshes share, `ProcMesh` and `HostMesh`.
+"""Handles: what all meshes share, and `ProcMesh`.
 
 A handle is an address: it owns nothing, pickles small, and outlives restarts. The owner's tables are in `owning`.
 """
@@ -10,7 +10,6 @@ import typing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from roost import process
-from roost.values import check_modules
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
@@ -22,17 +21,15 @@ if TYPE_CHECKING:
     from roost.actor_mesh import ActorMesh
     from roost.constructing import Plan
     from roost.events import EventStream
-    from roost.failure import Bind, Failure, Probe, Restart, State
+    from roost.failure import Failure, Probe, Restart, State
     from roost.owned_procs import OwnedProcs
     from roost.owning import OwnedMesh
-    from roost.point import Point
     from roost.reply import Reply
-    from roost.requesting import Env
     from roost.runtime import Runtime
     from roost.shape import Selection, Shape
     from roost.value_mesh import ValueMesh
 
-__all__ = ["HostMesh", "Mesh", "ProcMesh", "SpawnOptions"]
+__all__ = ["Mesh", "ProcMesh", "SpawnOptions"]
 
 A = TypeVar("A")
 P = typing.ParamSpec("P")
@@ -47,21 +44,6 @@ if TYPE_CHECKING:
         per_proc: Mapping[str, int]
         supervise: Callable[[Failure], Awaitable[bool]]
         cleanup_timeout_s: float
-
-    class _ProcOptions(TypedDict, total=False):
-        """The keywords of `roost.spawning.spawn_procs` once more; a test compares the two."""
-
-        name: str | None
-        env: Env | None
-        preload: Sequence[str]
-        restart: Restart | None
-        spares: int
-        bind: Bind | Callable[[Point, int], Bind | None] | None
-        start: str | Sequence[str] | Callable[[Point, int], str | Sequence[str]]
-        gpus_per_proc: int | None
-        setup: Callable[[], object] | None
-        supervise: Callable[[Failure], Awaitable[bool]] | None
-        logs: bool
 
 
 _NO_OPTIONS: dict[str, Any] = {}
@@ -190,10 +172,12 @@ class Mesh:
 class ProcMesh(Mesh):
     """A mesh of processes."""
 
-    __slots__ = ("_layouts", "_member_ids", "_plans", "_procs")
+    __slots__ = ("_hosts", "_layouts", "_member_ids", "_plans", "_procs")
 
     # Ids of the whole mesh's procs, in base rank order.
     _procs: tuple[int, ...]
+    # The id and the name of each host, in rank order, as many ranks on each as on any other; none where that is not known.
+    _hosts: tuple[tuple[int, str], ...]
     # Those of this slice, in its rank order; worked out once.
     _member_ids: tuple[int, ...]
     # How actors of a class are spawned here.
@@ -202,24 +186,29 @@ class ProcMesh(Mesh):
     _layouts: dict[tuple[Shape, bool], Targets]
 
     @classmethod
-    def _make(cls, mesh: int, name: str, owner: int, whole: Shape, shape: Shape, procs: tuple[int, ...]) -> ProcMesh:
+    def _make(
+        cls, mesh: int, name: str, owner: int, whole: Shape, shape: Shape, procs: tuple[int, ...],
+        hosts: tuple[tuple[int, str], ...] = (),
+    ) -> ProcMesh:  # fmt: skip
         made = cls.__new__(cls)
-        made._id, made._name, made._owner, made._whole, made._shape, made._procs = (
+        made._id, made._name, made._owner, made._whole, made._shape, made._procs, made._hosts = (
             mesh,
             name,
             owner,
             whole,
             shape,
             procs,
+            hosts,
         )
         made._plans, made._layouts = {}, {}
         return made
 
     def _view(self, shape: Shape) -> ProcMesh:
-        return ProcMesh._make(self._id, self._name, self._owner, self._whole, shape, self._procs)
+        return ProcMesh._make(self._id, self._name, self._owner, self._whole, shape, self._procs, self._hosts)
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        return ProcMesh._make, (self._id, self._name, self._owner, self._whole, self._shape, self._procs)
+        parts = self._id, self._name, self._owner, self._whole, self._shape, self._procs, self._hosts
+        return ProcMesh._make, parts
 
     def _record(self) -> OwnedProcs:
         return super()._record()  # type: ignore[return-value]
@@ -297,41 +286,3 @@ class SpawnOptions:
     def get_or_spawn(self, name: str, actor: Callable[P, A], /, *args: P.args, **kwargs: P.kwargs) -> Reply[A]:
         """The service of this name; on these procs, with these options, when there is none. See `roost.get_or_spawn`."""
         return _asker()(name, actor, args, kwargs, self._procs, self._options)
-
-
-class HostMesh:
-    """Hosts that procs can be spawned on."""
-
-    __slots__ = ()
-
-    @property
-    def sizes(self) -> Mapping[str, int]:
-        """The dimensions of the hosts; `this_host()` has none."""
-        return {}
-
-    def __repr__(self) -> str:
-        return "this_host()"
-
-    def spawn_procs(self, per_host: Mapping[str, int] | None = None, **options: Unpack[_ProcOptions]) -> ProcMesh:
-        """Start processes on this host; returns at once.
-
-        Args:
-            per_host: names and sizes of the mesh's dimensions; none for a single proc.
-            name: the mesh's name in errors, events and output; "procs" when left out.
-            env: environment variables to add, None to remove one, or a function of (point, incarnation).
-            preload: modules that the template imports before it forks.
-            restart: the restart policy.
-            spares: procs that wait, warm, to take the place of a rank that its policy mends.
-            bind: CPUs or NUMA node to run on, or a function of (point, incarnation).
-            start: "template" forks from a warm interpreter, "exec" starts a fresh one, a command stands for the interpreter.
-            gpus_per_proc: visible devices a proc.
-            setup: runs in each proc before any actor; may be async.
-            supervise: an async function of a failure that says True when it handled it.
-            logs: whether the procs' output goes on to the driver's.
-        """
-        preload = options["preload"] = check_modules(options.get("preload", ()))
-        # First of all: the template imports while this process does.
-        runtime = process.current(preload)
-        from roost.spawning import spawn_procs
-
-        return spawn_procs(runtime, per_host, **options)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from roost.failure import Event, Restart
     from roost.owned_actors import OwnedActors
+    from roost.requesting import Request
     from roost.runtime import Runtime
     from roost.shape import Shape
     from roost.unheard import Unheard
@@ -28,7 +29,10 @@ _logger = logging.getLogger("roost")
 class OwnedProcs(OwnedMesh):
     """A mesh of processes that this process owns."""
 
-    __slots__ = ("_leaving", "_warned", "actors", "ask", "commands", "policy", "procs")
+    __slots__ = ("_leaving", "_warned", "actors", "asks", "is_asked", "policy", "procs", "request")
+
+    # What they are started with.
+    request: Request
 
     def __init__(
         self,
@@ -45,14 +49,42 @@ class OwnedProcs(OwnedMesh):
         self.policy = policy
         # Actor meshes of this process that live on these procs.
         self.actors: list[OwnedActors] = []
-        # What the next incarnation is started with, when that is a function.
-        self.ask: Callable[[int, int], Any] | None = None
-        # By rank, the command that stands for the interpreter.
-        self.commands: dict[int, list[str]] = {}
+        # Whether the agent asks what the next incarnation is started with.
+        self.asks = False
+        # Whether the agent knows of them: not before their hosts have joined.
+        self.is_asked = False
         # Ranks that have ended, and whose memory is not free yet.
         self._leaving: set[int] = set()
         # By rank, the incarnation of which the log was told that it was stalled.
         self._warned: dict[int, int] = {}
+
+    def host(self, rank: int) -> tuple[int, str] | None:
+        """The id and the name of a rank's host, once that is known."""
+        return self.request.host(rank) if hasattr(self.request, "hosts") else None
+
+    def cannot_start(self, reason: str) -> None:
+        """The agent will never say anything of them."""
+        self.mark_stopped(reason)
+        for rank in range(len(self.procs)):
+            if self.state(rank) not in ENDED:
+                self.set_state(rank, "stopped", reason=self.mesh_stopped or reason)
+        self.check_over()
+
+    def never_start(self, of_host: Failure) -> None:
+        """Their hosts will not be there."""
+        if of_host.kind == "stopped":
+            self.cannot_start(of_host.reason)
+            return
+        for rank in range(len(self.procs)):
+            if self.state(rank) not in ENDED:
+                failure = Failure(
+                    kind="lost", origin="host", mesh=self.name, name=self.rank_name(rank), point=self.whole.point(rank),
+                    host=of_host.host, reason=of_host.reason, cause=of_host, times=of_host.times,
+                )  # fmt: skip
+                self.runtime.members.gone[self.procs[rank]] = failure
+                self._failed(rank, 0, failure)
+                self._gone(rank)
+        self.check_over()
 
     # What the agent says -----------------------------------------------------------------------------------------------
     def member(
@@ -110,7 +142,7 @@ class OwnedProcs(OwnedMesh):
         reason, stack = details["reason"], details["stack"]
         failure = Failure(
             kind="stalled", origin="process", mesh=self.name, name=self.rank_name(rank), point=self.whole.point(rank),
-            host=self.runtime.host, incarnation=incarnation, reason=reason, traceback=stack,
+            host=self.runtime.members.host_of(self.procs[rank])[1], incarnation=incarnation, reason=reason, traceback=stack,
         )  # fmt: skip
         self.tell("stalled", rank, reason, failure)
         if self._warned.get(rank) != incarnation:
@@ -175,6 +207,10 @@ class OwnedProcs(OwnedMesh):
     def stop_ranks(self, ranks: list[int], reason: str) -> None:
         """Have these procs stopped, each with its actors."""
         runtime = self.runtime
+        if not self.is_asked:
+            for rank in ranks:
+                self.set_state(rank, "stopped", reason=reason)
+            return
         procs = [self.procs[rank] for rank in ranks]
         runtime.control.stop(procs, reason, runtime.grace_left_s() + self._cleanup_extra_s(), runtime.config.sigterm_s)
 

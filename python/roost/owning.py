@@ -14,7 +14,7 @@ from roost.failure import State
 from roost.hearing import failures_in, raise_unheard
 from roost.point import rank_name
 from roost.reply import Reply, fail_reply
-from roost.stops import stopped_error
+from roost.stops import death_error, stopped_error
 from roost.value_mesh import ValueMesh
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ class OwnedMesh(ABC):
         """The error for whoever calls or waits for a rank that has ended."""
         failure = self.failures.get(rank)
         if failure is not None and failure.kind != "stopped":
-            error = ActorDied(None, failure)
+            error = death_error(failure)
             error.__cause__ = self.runtime.hearing.original(failure)
             return error
         reason = self.reasons.get(rank) or self.mesh_stopped or "stopped"
@@ -319,7 +319,7 @@ class OwnedMesh(ABC):
         unheard = [one for one in self.all_unheard() if not one.heard]
         for one in unheard:
             one.hear()
-        died = [ActorDied(None, one.failure) for one in unheard]
+        died = [death_error(one.failure) for one in unheard]
         if entering and error is not None:
             for death in died:
                 error.add_note(f"besides: {death}")

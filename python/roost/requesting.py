@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from roost import serialize
-from roost.failure import Bind
+from roost._proc import ADDED, AGENTS_OWN
 from roost.ids import new_id
+from roost.placing import checked_bind, cpus_of, search_path_elsewhere
 from roost.point import Point, rank_name
 from roost.values import check_integer
 
@@ -27,6 +28,11 @@ _logger = logging.getLogger("roost")
 # Read by the interpreter, the loader or a preloaded library when the process starts: a forked proc comes too late for them.
 _START_ONLY = ("LD_", "PYTHON", "MALLOC_", "GLIBC_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_")
 
+# What a proc is started with, before its host is known and after it: its spec, its whole environment for a cold start or None,
+# what stands for its interpreter or None.
+Start = tuple[dict[str, Any], dict[str, str] | None, list[str] | None]
+Packed = tuple[bytes, dict[str, str] | None, list[str] | None]
+
 Env = Mapping[str, str | None] | Callable[[Point, int], Mapping[str, str | None]]
 
 
@@ -35,10 +41,12 @@ class Request:
 
     mesh: int
     procs: tuple[int, ...]
+    # The id and the name of each host, in rank order; known once all have joined.
+    hosts: Sequence[tuple[int, str]]
 
     def __init__(
-        self, runtime: Runtime, name: str, whole: Shape, env: Any, preload: tuple[str, ...], bind: Any, start: Any,
-        gpus_per_proc: int | None, setup: Any,
+        self, runtime: Runtime, name: str, whole: Shape, per: int, env: Any, preload: tuple[str, ...], bind: Any, start: Any,
+        gpus_per_proc: int | None, setup: Any, *, is_here: bool,
     ) -> None:  # fmt: skip
         for what, function in (("env", env), ("bind", bind), ("start", start)):
             if callable(function):
@@ -48,6 +56,10 @@ class Request:
         self.runtime = runtime
         self.name = name
         self.whole = whole
+        # Ranks on each host.
+        self.per = per
+        # Whether they are on this process's own host, and have its surroundings.
+        self.is_here = is_here
         self.env = env
         self.preload = preload
         self.bind = bind
@@ -55,35 +67,63 @@ class Request:
         self.gpus_per_proc = gpus_per_proc
         self.setup = None if setup is None else serialize.dumps_alone(_checked_setup(setup))
         self.environ = dict(os.environ)
-        self.sys_path = list(sys.path)
+        self.sys_path = list(sys.path) if is_here else [ADDED, *search_path_elsewhere(sys.path)]
         self.argv = list(sys.argv)
         self.cwd = _working_directory()
         self.commands: dict[int, list[str]] = {}
+        # Ranks that their policy has moved, and the hosts that they are on now.
+        self.moved: dict[int, tuple[int, str]] = {}
 
     def label(self, rank: int) -> str:
         """The name of a rank."""
         return rank_name(self.name, self.whole.point(rank))
 
+    def host(self, rank: int) -> tuple[int, str]:
+        """The id and the name of a rank's host."""
+        return self.moved.get(rank) or self.hosts[rank // self.per]
+
     def template(self) -> tuple[list[str], list[str], dict[str, str]]:
-        """What the template that forks these procs imports, and where and with which environment it does."""
-        return list(self.preload), self.sys_path, self.environ
+        """What the template that forks these procs imports, and where and with which environment it does.
 
-    def of_proc(self, proc: int, incarnation: int) -> tuple[bytes, dict[str, str] | None, list[str] | None]:
-        """What the next incarnation of a proc is started with, when that is a function."""
-        return self.of(self.procs.index(proc), incarnation)
+        On another host it has the environment of the agent there, which an empty one stands for.
+        """
+        return list(self.preload), self.sys_path, self.environ if self.is_here else {}
 
-    def of(self, rank: int, incarnation: int) -> tuple[bytes, dict[str, str] | None, list[str] | None]:
-        """(spec, whole environment for a cold start or None, command or None)."""
+    def of_proc(
+        self, proc: int, incarnation: int, host: tuple[int, str] | None = None
+    ) -> tuple[bytes, dict[str, str] | None, list[str] | None]:
+        """What the next incarnation of a proc is started with, when that is a function, or on another host than before."""
+        rank = self.procs.index(proc)
+        if host is not None:
+            self.moved[rank] = host
+        return self.packed(rank, self.of(rank, incarnation))
+
+    def packed(self, rank: int, start: Start) -> Packed:
+        """The same as `of`, once it is known where."""
+        spec, environ, command = start
+        spec["host"], spec["host_name"] = self.host(rank)
+        return pickle.dumps(spec, 5), environ, command
+
+    def packed_spare(
+        self, spare: tuple[int, str, Start], host: tuple[int, str]
+    ) -> tuple[int, str, bytes, dict[str, str] | None, list[str] | None, int]:
+        """The same for a spare, as the agent takes it."""
+        proc, label, (spec, environ, command) = spare
+        spec["host"], spec["host_name"] = host
+        return proc, label, pickle.dumps(spec, 5), environ, command, host[0]
+
+    def of(self, rank: int, incarnation: int) -> Start:
+        """What a rank is started with; its host is still to be added."""
         point = self.whole.point(rank)
 
         def at(value: Any) -> Any:
             return value(point, incarnation) if callable(value) else value
 
-        environ, cold = self._environ(at(self.env), self.label(rank))
+        changes, cold = self._changes(at(self.env), self.label(rank))
         if self.gpus_per_proc is not None:
-            first = rank * self.gpus_per_proc
+            first = rank % self.per * self.gpus_per_proc
             devices = ",".join(str(first + index) for index in range(self.gpus_per_proc))
-            environ.update(HIP_VISIBLE_DEVICES=devices, CUDA_VISIBLE_DEVICES=devices)
+            changes.update(HIP_VISIBLE_DEVICES=devices, CUDA_VISIBLE_DEVICES=devices)
         start = at(self.start)
         command = _command(start)
         cold = cold or start != "template"
@@ -91,15 +131,17 @@ class Request:
             self.commands[rank] = command
         bind = at(self.bind)
         spec = {
-            **self._shared(self.procs[rank], environ, bind), "mesh": self.mesh, "name": self.label(rank),
+            **self._shared(self.procs[rank], changes, bind), "mesh": self.mesh, "name": self.label(rank),
             "mesh_name": self.name, "sizes": dict(self.whole.sizes), "rank": rank, "setup": self.setup, "actors": [],
+            # Said once on each host.
+            "says_folder": rank % self.per == 0,
         }  # fmt: skip
-        return pickle.dumps(spec, 5), environ if cold else None, command
+        return spec, self._whole_environ(changes) if cold else None, command
 
-    def of_spare(self, number: int) -> tuple[int, str, bytes, dict[str, str] | None, list[str] | None]:
+    def of_spare(self, number: int) -> tuple[int, str, Start]:
         """The same for a spare, behind its id and its name: what depends on a rank it gets with that."""
         label = f"{self.name} spare {number}"
-        environ, cold = self._environ(None if callable(self.env) else self.env, label)
+        changes, cold = self._changes(None if callable(self.env) else self.env, label)
         command = _command(self.start)
         cold = cold or self.start != "template"
         differs = callable(self.env) or callable(self.bind) or self.gpus_per_proc is not None
@@ -111,38 +153,54 @@ class Request:
             )
         proc = new_id()
         spec = {
-            **self._shared(proc, environ, None if callable(self.bind) else self.bind), "name": label, "rank": None,
+            **self._shared(proc, changes, None if callable(self.bind) else self.bind), "name": label, "rank": None,
             # It may depend on what the rank has for itself, and is run with that then.
-            "setup": None if differs else self.setup,
+            "setup": None if differs else self.setup, "says_folder": False,
         }  # fmt: skip
-        return proc, label, pickle.dumps(spec, 5), environ if cold else None, command
+        return proc, label, (spec, self._whole_environ(changes) if cold else None, command)
 
-    def _environ(self, changes: Any, whose: str) -> tuple[dict[str, str], bool]:
-        """The environment with these changes, and whether it has to be there from the first instruction on."""
-        environ = dict(self.environ)
-        cold = False
+    def _changes(self, changes: Any, whose: str) -> tuple[dict[str, str | None], bool]:
+        """These changes of the environment, and whether they have to be there from the first instruction on."""
         if changes is not None and not isinstance(changes, Mapping):
             raise TypeError(
                 f"env={changes!r} for {whose}: give a mapping of names to values, or a function that returns one"
             )
+        cold = False
         for key, value in (changes or {}).items():
             if not isinstance(key, str) or not isinstance(value, str | None):
                 raise TypeError(f"env: {key!r}: {value!r} for {whose}; names and values are strings, None removes one")
-            cold = cold or (key.startswith(_START_ONLY) and environ.get(key) != value)
-            if value is None:
-                environ.pop(key, None)
-            else:
-                environ[key] = value
-        return environ, cold
+            # What another host's agent has for it is not known here.
+            is_new = not self.is_here or self.environ.get(key) != value
+            cold = cold or (key.startswith(_START_ONLY) and is_new)
+        return dict(changes or {}), cold
 
-    def _shared(self, proc: int, environ: dict[str, str], bind: object) -> dict[str, Any]:
+    def _whole_environ(self, changes: Mapping[str, str | None]) -> dict[str, str]:
+        """The environment with these changes; for another host, where it is not known, what tells of them."""
+        if self.is_here:
+            return changed(self.environ, changes)
+        told = {f"{'-' if value is None else '+'}{name}": value or "" for name, value in changes.items()}
+        return {AGENTS_OWN: "", **told}
+
+    def _shared(self, proc: int, changes: Mapping[str, str | None], bind: object) -> dict[str, Any]:
         """What ranks and spares are told alike."""
+        bind = checked_bind(bind)
         return {
             "job": self.runtime.job_id, "proc": proc, "owner": self.runtime.proc,
-            "owner_incarnation": self.runtime.incarnation, "driver": self.runtime.driver, "host": self.runtime.host_id,
-            "sys_path": self.sys_path, "argv": self.argv, "cwd": self.cwd, "environ": environ, "preload": list(self.preload),
-            "config": self.runtime.config.as_builtins(), "cpus": _cpus(bind),
+            "owner_incarnation": self.runtime.incarnation, "driver": self.runtime.driver,
+            "sys_path": self.sys_path, "argv": self.argv, "cwd": self.cwd, "preload": list(self.preload),
+            "config": self.runtime.config.as_builtins(),
+            # Where the environment is not known, only what changes in it; and what is asked for, where CPUs are not.
+            "environ": changed(self.environ, changes) if self.is_here else None,
+            "changes": None if self.is_here else dict(changes),
+            "cpus": cpus_of(bind) if self.is_here and bind is not None else None,
+            "bind": None if self.is_here or bind is None else (tuple(bind.cpus), bind.numa_node),
         }  # fmt: skip
+
+
+def changed(environ: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    """An environment with changes; None removes a name."""
+    whole = {**environ, **changes}
+    return {name: value for name, value in whole.items() if value is not None}
 
 
 def _working_directory() -> str:
@@ -185,34 +243,3 @@ def _command(start: object) -> list[str] | None:
     if isinstance(start, str) or not isinstance(start, Sequence) or not start:
         raise ValueError(f'start={start!r}: give "template", "exec", or a command as a list of words')
     return [str(word) for word in start]
-
-
-def _cpus(bind: object) -> list[int] | None:
-    """The CPUs to run on: those given, else those of the NUMA node."""
-    if bind is None:
-        return None
-    if not isinstance(bind, Bind):
-        raise TypeError(
-            f"bind={bind!r}: give a roost.Bind(cpus=[…]) or roost.Bind(numa_node=…), or a function that returns one"
-        )
-    if bind.cpus:
-        wanted = list(bind.cpus)
-    elif bind.numa_node is not None:
-        path = f"/sys/devices/system/node/node{bind.numa_node}/cpulist"
-        try:
-            with open(path) as file:
-                text = file.read().strip()
-        except OSError:
-            raise ValueError(f"Bind(numa_node={bind.numa_node}): this host has no such node ({path})") from None
-        wanted = []
-        for part in filter(None, text.split(",")):
-            first, _, last = part.partition("-")
-            wanted += range(int(first), int(last or first) + 1)
-    else:
-        return None
-    missing = sorted(set(wanted) - os.sched_getaffinity(0))
-    if missing:
-        raise ValueError(
-            f"Bind: CPUs {missing} are not there for this process, which may run on {sorted(os.sched_getaffinity(0))}"
-        )
-    return wanted

@@ -9,8 +9,9 @@ from roost import config as _config
 from roost import process
 from roost.actor import Actor
 from roost.context import handling
+from roost.host_mesh import HostMesh
 from roost.interruptions import Interruptions
-from roost.mesh import HostMesh, ProcMesh
+from roost.mesh import ProcMesh
 from roost.shape import Shape
 from roost.values import check_hook
 

@@ -20,6 +20,7 @@ from roost.dead_letters import DeadLetters, Job
 from roost.deadlocks import Deadlocks
 from roost.echoes import Echoes
 from roost.hearing import Hearing
+from roost.hosts import Hosts
 from roost.lane import Lent
 from roost.membership import Members
 from roost.news import News
@@ -32,10 +33,9 @@ if TYPE_CHECKING:
     from contextvars import Context
 
     from roost._roost import Control
-    from roost.actor_mesh import ActorMesh
     from roost.events import EventStream
     from roost.failure import Event, Failure
-    from roost.mesh import ProcMesh
+    from roost.mesh import Mesh
     from roost.owning import OwnedMesh
     from roost.runner import Runner
 
@@ -61,9 +61,9 @@ class Runtime:
         name: str,
         owner: int,
         driver: int,
-        host: int,
         control: Control,
         loop: asyncio.AbstractEventLoop,
+        host: tuple[int, str],
     ) -> None:
         from roost.calls import Calls
         from roost.elsewhere import Elsewhere
@@ -83,9 +83,8 @@ class Runtime:
         self.loop = loop
         self.thread = threading.get_ident()
         self.pid = os.getpid()
-        # The host's id, and what people call it.
-        self.host_id = host
-        self.host = os.uname().nodename
+        # The id of this process's host, which is no address, and its name.
+        self.host_id, self.host = host
         self.config = _config.current()
         self.node = Node(
             job, proc, incarnation, (sys.version_info.major, sys.version_info.minor), self.config.as_builtins()
@@ -95,6 +94,7 @@ class Runtime:
         self.calls = Calls(self)
         self.echoes = Echoes(self)
         self.elsewhere = Elsewhere(self)
+        self.hosts = Hosts(self)
         self.members = Members(self)
         self.hearing = Hearing(self)
         self.letters = DeadLetters(self)
@@ -154,7 +154,7 @@ class Runtime:
         return max(0.0, self.grace_left_s() - self.config.cleanup_timeout_s)
 
     # Meshes that this process owns ---------------------------------------------------------------------------------------
-    def own(self, record: OwnedMesh, handle: ProcMesh | ActorMesh) -> None:
+    def own(self, record: OwnedMesh, handle: Mesh) -> None:
         """A mesh was asked for."""
         self.owned[record.id] = record
         if record.owner_runner is not None:

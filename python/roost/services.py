@@ -16,6 +16,7 @@ from roost.context import handling
 from roost.desk import desk_of
 from roost.errors import ActorDied, MeshError, ServiceExistsError
 from roost.owning import ENDED
+from roost.running import this_host
 from roost.spawning import spawn_packed, spawn_procs
 from roost.stops import stopped_error
 
@@ -218,7 +219,7 @@ class Services:
             raise stopped_error(f"service {name}", "the job ends, and nothing starts in it any more")
         # Outside this endpoint, so that no actor owns it.
         job = Context()
-        own = None if request.procs is not None else job.run(spawn_procs, runtime, name=name)
+        own = None if request.procs is not None else job.run(spawn_procs, runtime, this_host(), name=name)
         procs = request.procs if own is None else own
         assert procs is not None
         try:

@@ -21,7 +21,7 @@ from roost import process
 from roost import calls, driving, elsewhere, hosting, looking, spawning, workers  # noqa: F401 isort: skip # pyright: ignore[reportUnusedImport]
 from roost.runtime import Runtime
 from roost.shape import Shape
-from roost.spare import set_up, setup_failed, wait_for_rank
+from roost.spare import bind, set_up, setup_failed, wait_for_rank
 
 if TYPE_CHECKING:
     from roost._roost import Control
@@ -34,11 +34,14 @@ _STACK_SIGNAL = signal.SIGRTMAX - 7
 _FLUSH_S = 0.005
 
 
-def run_proc(spec: dict[str, Any], control: Control, data_fd: int, started_page_fd: int) -> int:
+def run_proc(spec: dict[str, Any], control: Control, data_fd: int | None, started_page_fd: int) -> int:
     """Be a proc until asked to stop; called by `roost._proc` in a fresh process."""
     _config.use(_config.Config.from_builtins(spec["config"]))
-    if spec.get("cpus"):
-        os.sched_setaffinity(0, spec["cpus"])
+    try:
+        bind(spec)
+    except ValueError as error:
+        control.start_failed(str(error))
+        return 1
     _tell_stacks(control)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
@@ -71,7 +74,7 @@ def _tell_no_stacks() -> None:
     faulthandler.unregister(_STACK_SIGNAL)
 
 
-async def _live(spec: dict[str, Any], control: Control, data_fd: int, started_page_fd: int) -> int:
+async def _live(spec: dict[str, Any], control: Control, data_fd: int | None, started_page_fd: int) -> int:
     notices: list[tuple[Any, ...]] = []
     if spec["rank"] is None:
         given = await wait_for_rank(spec, control)
@@ -80,7 +83,7 @@ async def _live(spec: dict[str, Any], control: Control, data_fd: int, started_pa
         spec, notices = given
     runtime = Runtime(
         job=spec["job"], proc=spec["proc"], incarnation=spec["incarnation"], name=spec["name"], owner=spec["owner"],
-        driver=spec["driver"], host=spec["host"], control=control, loop=asyncio.get_running_loop(),
+        driver=spec["driver"], control=control, loop=asyncio.get_running_loop(), host=(spec["host"], spec["host_name"]),
     )  # fmt: skip
     process.install(runtime)
     stopping = open_proc(runtime, spec, started_page_fd)
@@ -106,7 +109,7 @@ def open_proc(runtime: Runtime, spec: dict[str, Any], started_page_fd: int) -> a
     return stopping
 
 
-async def begin(runtime: Runtime, spec: dict[str, Any], data_fd: int) -> bool:
+async def begin(runtime: Runtime, spec: dict[str, Any], data_fd: int | None) -> bool:
     """Run `setup` and make the actors that were there before; False when `setup` raised."""
     if spec["setup"] is not None:
         try:
@@ -114,7 +117,11 @@ async def begin(runtime: Runtime, spec: dict[str, Any], data_fd: int) -> bool:
         except BaseException as error:
             setup_failed(runtime.control, error)
             return False
-    runtime.node.adopt(spec["owner"], spec["owner_incarnation"], data_fd, 0)
+    if data_fd is None:
+        # From another host, it comes over the network.
+        runtime.node.expect(spec["owner"])
+    else:
+        runtime.node.adopt(spec["owner"], spec["owner_incarnation"], data_fd, 0)
     for recorded in spec["actors"]:
         runtime.hosting.spawn(0, 0, [], recorded)
     runtime.control.up()

@@ -12,15 +12,19 @@ from typing import TYPE_CHECKING, Any
 from roost import process, serialize
 from roost._exceptions import one_line
 from roost.constructing import load_plan, unpack
+from roost.failure import Bind
 
 if TYPE_CHECKING:
     from roost._roost import Control
 
-__all__ = ["set_up", "setup_failed", "wait_for_rank"]
+__all__ = ["bind", "set_up", "setup_failed", "wait_for_rank"]
 
 _logger = logging.getLogger("roost")
 
 _Notices = list[tuple[Any, ...]]
+
+# Notices that hold for a rank, too: how this host's clock stands to the driver's.
+_LASTING = ("clock",)
 
 
 async def wait_for_rank(spare: dict[str, Any], control: Control) -> int | tuple[dict[str, Any], _Notices]:
@@ -73,6 +77,7 @@ async def _told(control: Control) -> tuple[dict[str, Any], _Notices] | None:
     """The rank, once there is one; None when none will be."""
     loop = asyncio.get_running_loop()
     is_told = asyncio.Event()
+    kept: _Notices = []
     loop.add_reader(control.fd, is_told.set)
     try:
         while True:
@@ -84,11 +89,13 @@ async def _told(control: Control) -> tuple[dict[str, Any], _Notices] | None:
                     spec = pickle.loads(packed)
                     spec["incarnation"] = incarnation
                     spec["actors"] += recorded
-                    return spec, notices[at + 1 :]
+                    return spec, kept + notices[at + 1 :]
                 if what == "stop":
                     return None
                 if what == "prepare":
                     _prepare(details[0])
+                elif what in _LASTING:
+                    kept.append(notices[at])
             await is_told.wait()
     finally:
         loop.remove_reader(control.fd)
@@ -104,11 +111,30 @@ def _prepare(start: bytes) -> None:
 
 def _take_over(spare: dict[str, Any], spec: dict[str, Any]) -> None:
     """Change what is the rank's own; what `setup` has changed stays."""
-    before, after = spare["environ"], spec["environ"]
+    names = "changes" if spec["environ"] is None else "environ"
+    before, after = spare[names], spec[names]
     for name in before.keys() - after.keys():
         os.environ.pop(name, None)
     for name, value in after.items():
-        if before.get(name) != value:
+        if value is None:
+            os.environ.pop(name, None)
+        elif before.get(name) != value:
             os.environ[name] = value
-    if spec["cpus"] and spec["cpus"] != spare["cpus"]:
-        os.sched_setaffinity(0, spec["cpus"])
+    if (spec["cpus"], spec["bind"]) != (spare["cpus"], spare["bind"]):
+        bind(spec)
+
+
+def bind(spec: dict[str, Any]) -> None:
+    """Run on the CPUs that are asked for.
+
+    Raises:
+        ValueError: this host has no such CPUs.
+    """
+    cpus = spec["cpus"]
+    if spec["bind"] is not None:
+        from roost.placing import cpus_of
+
+        numbers, numa_node = spec["bind"]
+        cpus = cpus_of(Bind(cpus=numbers, numa_node=numa_node))
+    if cpus:
+        os.sched_setaffinity(0, cpus)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,8 @@ from roost.ids import new_id
 from roost.mesh import ProcMesh
 from roost.owned_actors import OwnedActors
 from roost.owned_procs import OwnedProcs
-from roost.requesting import Env, Request
+from roost.owning import ENDED
+from roost.requesting import Env, Request, Start
 from roost.shape import SCALAR, Shape
 from roost.stops import stopped_error
 from roost.values import check_finite, check_flag, check_hook, check_integer, check_name
@@ -22,6 +24,8 @@ from roost.values import check_finite, check_flag, check_hook, check_integer, ch
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from roost.failure import Failure
+    from roost.host_mesh import HostMesh
     from roost.point import Point
     from roost.runtime import Runtime
 
@@ -35,6 +39,7 @@ _PLANS_MAX = 16
 
 def spawn_procs(
     runtime: Runtime,
+    hosts: HostMesh,
     per_host: Mapping[str, int] | None = None,
     *,
     name: str | None = None,
@@ -54,46 +59,73 @@ def spawn_procs(
     _check_spares(spares, restart, start)
     check_hook(supervise)
     _check_place(runtime)
-    whole = Shape(per_host or {})
+    inside = Shape(per_host or {})
+    whole = hosts._shape.extend(inside.sizes)
     check_name("spawn_procs", name)
     check_flag("spawn_procs", "logs", logs, "whether what they print is logged")
-    request = Request(runtime, name or "procs", whole, env, tuple(preload), bind, start, gpus_per_proc, setup)
+    request = Request(
+        runtime, name or "procs", whole, len(inside), env, tuple(preload), bind, start, gpus_per_proc, setup,
+        is_here=not hosts._id,
+    )  # fmt: skip
     mesh = new_id()
     procs = tuple(new_id() for _ in range(len(whole)))
     request.mesh, request.procs = mesh, procs
-    host = runtime.host_id
-    ranks = [(procs[rank], request.label(rank), *request.of(rank, 0), host) for rank in range(len(whole))]
-    reserve = [(*request.of_spare(number), host) for number in range(spares)]
+    starts = [request.of(rank, 0) for rank in range(len(whole))]
+    reserve = [request.of_spare(number) for _ in range(len(hosts)) for number in range(spares)]
     record = OwnedProcs(runtime, mesh, request.name, whole, supervise, procs, restart)
-    asks = any(callable(one) for one in (env, bind)) or callable(start)
-    record.ask = request.of_proc if asks else None
-    record.commands = request.commands
+    record.request = request
+    asks = any(callable(one) for one in (env, bind, start)) or (restart is not None and restart.on == "any_host")
+    record.asks = asks
     handle = ProcMesh._make(mesh, request.name, runtime.proc, whole, whole, procs)
     runtime.own(record, handle)
     runtime.members.own(record)
     runtime.members.note_procs(handle)
-    runtime.on_loop(lambda: _start_procs(runtime, record, (ranks, reserve), request.template(), logs, asks))
+    begin = functools.partial(_start_procs, runtime, record, starts, reserve, logs)
+    runtime.on_loop(lambda: _start_there(hosts, handle, record, begin))
     return handle
 
 
-def _start_procs(
-    runtime: Runtime, record: OwnedProcs, ranks: tuple[list[Any], list[Any]], template: Any, logs: bool, asks: bool
-) -> None:
+def _start_there(hosts: HostMesh, handle: ProcMesh, record: OwnedProcs, start: Callable[[], None]) -> None:
+    """Start the procs once their hosts have joined."""
+
+    def begin(failure: Failure | None) -> None:
+        if failure is not None:
+            record.never_start(failure)
+        else:
+            settle(hosts._members())
+            start()
+
+    def settle(members: tuple[tuple[int, str], ...]) -> None:
+        record.request.hosts = handle._hosts = members
+
+    if hosts._is_owned():
+        hosts._record().hold(record, hosts._shape, begin)
+    else:
+        settle(hosts._members())
+        start()
+
+
+def _start_procs(runtime: Runtime, record: OwnedProcs, starts: list[Start], reserve: list[Any], logs: bool) -> None:
     """Ask the agent for the procs, and for the spares."""
-    for proc in record.procs:
-        runtime.node.expect(proc)
-    restart: Restart | None = record.policy
-    policy = None if restart is None else restart._as_builtins()
+    request = record.request
+    ranks = [rank for rank in range(len(starts)) if record.state(rank) not in ENDED]
+    for rank in ranks:
+        runtime.node.expect(record.procs[rank])
+    record.is_asked = True
+    policy = None if record.policy is None else record.policy._as_builtins()
+    asked = [
+        (record.procs[rank], request.label(rank), *request.packed(rank, starts[rank]), request.host(rank)[0])
+        for rank in ranks
+    ]
+    each = len(reserve) // len(request.hosts)
+    spares = [request.packed_spare(one, request.hosts[number // each]) for number, one in enumerate(reserve)]
     try:
         runtime.control.spawn_procs(
-            record.id, record.name, ranks[0], template, policy, runtime.proc, logs, asks, spares=ranks[1]
+            record.id, record.name, asked, request.template(), policy, runtime.proc, logs, record.asks, spares=spares
         )
     except BaseException as error:
         # Nobody will ever say anything of them.
-        record.mark_stopped(f"its procs could not be asked for: {error}")
-        for rank in range(len(record.procs)):
-            record.set_state(rank, "stopped", reason=record.mesh_stopped or "")
-        record.check_over()
+        record.cannot_start(f"its procs could not be asked for: {error}")
         raise
 
 

@@ -5,14 +5,24 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from roost.errors import PeerLostError, StoppedError
+from roost.errors import ActorDied, HostLostError, PeerLostError, StoppedError
 from roost.failure import Failure
 from roost.point import Point
 
 if TYPE_CHECKING:
     from roost.failure import FailureKind, Origin
 
-__all__ = ["lost_error", "stopped_error"]
+__all__ = ["death_error", "lost_error", "stopped_error"]
+
+
+def death_error(failure: Failure, *, maybe_executed: bool = False) -> ActorDied:
+    """The error for whoever calls, or waits for, what has ended so."""
+    kind = ActorDied
+    if failure.kind == "stopped":
+        kind = StoppedError
+    elif failure.kind == "lost":
+        kind = HostLostError if failure.origin == "host" else PeerLostError
+    return kind(None, failure, maybe_executed=maybe_executed)
 
 
 def stopped_error(

@@ -15,6 +15,7 @@ from roost.fake_clock import FakeClock, clock
 from roost.faults import Faults
 from roost.local_host import LocalHost
 from roost.mesh import Mesh, ProcMesh
+from roost.running import this_host
 from roost.spawning import spawn_procs
 
 if TYPE_CHECKING:
@@ -53,7 +54,9 @@ def local_mesh(
         RuntimeError: no event loop runs in this thread.
     """
     with in_process():
-        return spawn_procs(process.current(), sizes, name=name, restart=restart, setup=setup, supervise=supervise)
+        return spawn_procs(
+            process.current(), this_host(), sizes, name=name, restart=restart, setup=setup, supervise=supervise
+        )
 
 
 @contextmanager

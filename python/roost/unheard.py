@@ -28,7 +28,18 @@ class Carrier(Protocol):
 class Unheard:
     """A failure that somebody must hear of: a caller that got it, a hook that handled it, or else the end of the mesh."""
 
-    __slots__ = ("_carriers", "_heard", "_original", "_with", "climbing", "climbs", "failure", "refused", "undecided")
+    __slots__ = (
+        "_asked",
+        "_carriers",
+        "_heard",
+        "_original",
+        "_with",
+        "climbing",
+        "climbs",
+        "failure",
+        "refused",
+        "undecided",
+    )
 
     def __init__(self, failure: Failure, original: bytes | None = None) -> None:
         self.failure = failure
@@ -45,6 +56,8 @@ class Unheard:
         # Those that carry it and still live.
         self._carriers: list[weakref.ref[Carrier]] = []
         self._with: Unheard | None = None
+        # The hooks and owners that hear of it.
+        self._asked: list[object] = []
 
     def original(self) -> BaseException | None:
         """The exception that it began with, in an actor."""
@@ -58,6 +71,13 @@ class Unheard:
         """An error that tells of it is on its way to whoever looks."""
         if not self._heard:
             self._carriers.append(weakref.ref(carrier))
+
+    def is_new_to(self, hook: object) -> bool:
+        """Whether this hook, or owner, is to hear of it and was not asked yet."""
+        if hook in self._asked:
+            return False
+        self._asked.append(hook)
+        return True
 
     def goes_with(self, first: Unheard) -> None:
         """Whoever hears of the first has heard of this one too."""

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from roost.mesh import HostMesh, SpawnOptions
+from roost.host_mesh import HostMesh
+from roost.mesh import SpawnOptions
 from roost.spawning import spawn_procs
 
 HERE = Path(__file__).parent
@@ -44,8 +45,8 @@ def test_pyright_infers_what_is_right_and_refuses_what_is_wrong() -> None:
 
 
 def test_the_options_that_checkers_see_are_those_that_there_are() -> None:
-    mesh = ast.parse((ROOT / "python/roost/mesh.py").read_text())
-    classes = {node.name: node for node in ast.walk(mesh) if isinstance(node, ast.ClassDef)}
+    pages = [ast.parse((ROOT / f"python/roost/{name}.py").read_text()) for name in ("mesh", "host_mesh")]
+    classes = {node.name: node for page in pages for node in ast.walk(page) if isinstance(node, ast.ClassDef)}
 
     def fields(name: str) -> list[str]:
         return [

@@ -1,0 +1,347 @@
+"""`attach`: from addresses to a mesh of hosts."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from roost import process
+from roost.addresses import Address, read_addresses, resolve
+from roost.errors import AuthenticationError, HostLostError, ProtocolError, VersionMismatchError
+from roost.failure import Failure
+from roost.host_mesh import HostMesh
+from roost.ids import new_id
+from roost.keys import read_key
+from roost.owned_hosts import OwnedHosts
+from roost.shape import Shape
+from roost.tls import Tls
+from roost.values import check_finite, check_flag, check_integer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from roost.runtime import Runtime
+
+__all__ = ["Attaching", "Candidate", "attach"]
+
+# Pauses between two attempts, while hosts are waited for: the first and the longest.
+_RETRY_S = (0.1, 1.0)
+# What another attempt may mend.
+_MENDABLE = ("unreachable", "busy")
+# How much longer than it may take an answer is waited for.
+_ANSWER_WAIT_S = 5.0
+
+_logger = logging.getLogger("roost")
+
+
+def attach(
+    addresses: Sequence[str] | str | os.PathLike[str],
+    *,
+    key_file: str | os.PathLike[str] | None = None,
+    tls: Tls | None = None,
+    insecure_plaintext: bool = False,
+    timeout: float = 30.0,
+    wait_for: int | None = None,
+    lease_s: float | None = None,
+) -> HostMesh:
+    """Hosts where agents (`python -m roost host`) listen, as a mesh with the dimension `hosts`; returns at once.
+
+    `async with`, or `await hosts.ready()`, waits until they are there.
+
+    Args:
+        addresses: a list of "host:port", "[v6]:port" or "unix:PATH", or the path of a file that has one a line.
+        key_file: the file with the key that the agents were started with.
+        tls: certificates of one's own, where the agents have such too.
+        insecure_plaintext: do without TLS, as the agents must: whoever is on the way can read and change everything.
+        timeout: seconds in which a host must answer, and with `wait_for` in which all must be there.
+        wait_for: go on trying until so many of the hosts are there; the mesh has so many then, in the order of the addresses,
+            and a file of addresses is read again at each attempt. When left out all must be there, and the first that cannot
+            be reached is an error at once.
+        lease_s: seconds that a host lives without a sign of this program before it ends what this has there;
+            `Config.lease_s` when left out.
+
+    Raises:
+        ValueError: an address that is none or that is there twice, a key that is none, or numbers that make no sense.
+        OSError: a file that cannot be read, or a key that others can read.
+        RuntimeError: this process is no driver.
+    """
+    found = read_addresses(addresses)
+    check_flag("attach", "insecure_plaintext", insecure_plaintext, "whether the connections go without TLS")
+    check_finite("attach", "timeout", timeout, above=0, instead="give the seconds in which a host must answer")
+    if lease_s is not None:
+        check_finite("attach", "lease_s", lease_s, above=0, instead="leave it out for Config.lease_s")
+    pki = _pki(tls)
+    if pki is not None and insecure_plaintext:
+        raise ValueError("tls= and insecure_plaintext=True contradict each other: give one of them")
+    path = os.fspath(addresses) if isinstance(addresses, str | os.PathLike) else None
+    if wait_for is not None:
+        check_integer("attach", "wait_for", wait_for, least=1, instead="leave it out to want all hosts at once")
+        if path is None and wait_for > len(found):
+            raise ValueError(f"attach: wait_for={wait_for} hosts, and there are {len(found)} addresses")
+    config = {
+        "key": None if key_file is None else read_key(key_file),
+        "pki": pki,
+        "plaintext": insecure_plaintext,
+        "timeout_s": float(timeout),
+    }
+    runtime = process.current()
+    if not runtime.is_driver:
+        raise RuntimeError("attach() works in the driver: attach the hosts there, and hand the mesh out")
+    config["lease_s"] = float(lease_s or runtime.config.lease_s)
+    if insecure_plaintext:
+        _warn_of_plaintext()
+    mesh = new_id()
+    whole = Shape({"hosts": wait_for or len(found)})
+    record = OwnedHosts(runtime, mesh, "hosts", whole)
+    handle = HostMesh._make(mesh, "hosts", runtime.proc, whole, whole, None)
+    record.attaching = Attaching(runtime, record, found, path, wait_for, config)
+    runtime.own(record, handle)
+    runtime.on_loop(record.attaching.begin)
+    return handle
+
+
+def _pki(tls: object) -> tuple[bytes, bytes, bytes] | None:
+    if tls is None:
+        return None
+    if not isinstance(tls, Tls):
+        raise TypeError(f"tls={tls!r}: give a roost.Tls(ca=…, certificate=…, key=…)")
+    return tls._read()
+
+
+_warned_of: set[str] = set()
+
+
+def _warn_of_plaintext() -> None:
+    if "plaintext" not in _warned_of:
+        _warned_of.add("plaintext")
+        _logger.warning("insecure_plaintext=True: whoever is on the way to the hosts can read and change everything")
+
+
+class Candidate:
+    """A host that may become one of the mesh's."""
+
+    __slots__ = ("address", "dialled", "host", "is_hopeless", "number", "pause_s", "why")
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        # What its name stands for.
+        self.dialled: list[str] = []
+        # The attempt that goes on, or that was answered; None between two.
+        self.number: int | None = None
+        # The id and name, once it has joined.
+        self.host: tuple[int, str] | None = None
+        # What came of the last attempt.
+        self.why = "no answer yet"
+        self.pause_s = _RETRY_S[0]
+        # Whether no other attempt would do better.
+        self.is_hopeless = False
+
+    def __str__(self) -> str:
+        """As typed and, where that differs, as resolved."""
+        shown = ", ".join(one for one in self.dialled if one != self.address.text)
+        return f"{self.address.text} ({shown})" if shown else self.address.text
+
+
+class Attaching:
+    """One call of `attach` at work."""
+
+    def __init__(
+        self, runtime: Runtime, record: OwnedHosts, addresses: list[Address], path: str | None, wait_for: int | None,
+        config: dict[str, Any],
+    ) -> None:  # fmt: skip
+        self._runtime = runtime
+        self._record = record
+        self._path = path
+        # Whether missing hosts are waited for.
+        self._waits = wait_for is not None
+        self._config = config
+        self._candidates = [Candidate(address) for address in addresses]
+        self._over = False
+        self._end_at = 0.0
+
+    def begin(self) -> None:
+        """Ask for all hosts; on the loop."""
+        loop, timeout_s = self._runtime.loop, self._config["timeout_s"]
+        self._end_at = loop.time() + timeout_s
+        for candidate in self._candidates:
+            self._runtime.keep(self._dial(candidate))
+        loop.call_later(timeout_s + (0 if self._waits else _ANSWER_WAIT_S), self._time_out)
+
+    async def _dial(self, candidate: Candidate) -> None:
+        try:
+            candidate.dialled = await resolve(self._runtime.loop, candidate.address)
+        except OSError as error:
+            self._refused(candidate, "unreachable", f"its name is not known: {error.strerror or error}")
+            return
+        if self._over:
+            return
+        for other in self._candidates:
+            if other is not candidate and not set(other.dialled).isdisjoint(candidate.dialled):
+                self._doubled(other, candidate)
+                return
+        runtime = self._runtime
+        candidate.number = runtime.hosts.ask(self, candidate)
+        left_s = max(0.1, self._end_at - runtime.loop.time())
+        runtime.control.attach(candidate.number, candidate.dialled, {**self._config, "timeout_s": left_s})  # type: ignore[attr-defined]
+
+    def heard(self, candidate: Candidate, number: int, what: str, details: dict[str, Any]) -> None:
+        """The control thread says how it went, or goes on."""
+        if what == "joined":
+            self._joined(candidate, number, details)
+        elif what == "refused":
+            if number == candidate.number:
+                candidate.number = None
+            self._refused(candidate, details["kind"], details["reason"])
+        elif candidate.host is None:
+            # It was let go before it was one of the mesh's.
+            return
+        elif (rank := self._rank_of(number)) is None:
+            # While others were waited for.
+            candidate.host = candidate.number = None
+            self._refused(candidate, "unreachable", details.get("reason", "it went away again"))
+        elif what == "lost":
+            self._runtime.hosts.lost(*candidate.host, details["reason"])
+        else:
+            self._record.left(rank, self._record.mesh_stopped or "it was let go")
+
+    def _rank_of(self, number: int) -> int | None:
+        return next((rank for rank, one in self._record.numbers.items() if one == number), None)
+
+    def _joined(self, candidate: Candidate, number: int, details: dict[str, Any]) -> None:
+        if self._over:
+            self._runtime.control.detach(number, False)  # type: ignore[attr-defined]
+            return
+        ours, theirs = ".".join(map(str, sys.version_info[:2])), str(details.get("python", ""))
+        if theirs and theirs.split(".")[:2] != ours.split("."):
+            self._runtime.control.detach(number, False)  # type: ignore[attr-defined]
+            self._refused(
+                candidate, "version", f"it has Python {theirs}, and this program has {ours}: code cannot travel"
+            )
+            return
+        candidate.host = details["host"], details["name"]
+        for other in self._candidates:
+            if other is not candidate and other.host is not None and other.host[0] == candidate.host[0]:
+                self._doubled(other, candidate)
+                return
+        if not self._waits:
+            self._record.joins(self._candidates.index(candidate), candidate.host, number)
+        there = [one for one in self._candidates if one.host is not None]
+        if len(there) == len(self._record.whole):
+            self._complete(there)
+
+    def _complete(self, there: list[Candidate]) -> None:
+        """All hosts that are wanted are there; whoever else is still asked is not."""
+        self._over = True
+        if self._waits:
+            for rank, one in enumerate(there):
+                assert one.host is not None
+                assert one.number is not None
+                self._record.joins(rank, one.host, one.number)
+        self._let_go_but(there)
+
+    def _let_go_but(self, kept: list[Candidate]) -> None:
+        for one in self._candidates:
+            if one not in kept and one.number is not None:
+                self._runtime.control.detach(one.number, False)  # type: ignore[attr-defined]
+
+    # What goes wrong ---------------------------------------------------------------------------------------------------
+    def _refused(self, candidate: Candidate, kind: str, reason: str) -> None:
+        if self._over:
+            return
+        candidate.why = reason
+        loop = self._runtime.loop
+        if not self._waits:
+            error = _error(kind, f"host {candidate} {_DOES_NOT[kind]}: {reason}")
+            self._fail(self._candidates.index(candidate), candidate, error, reason)
+        elif kind in _MENDABLE:
+            loop.call_later(candidate.pause_s, self._retry, candidate)
+            candidate.pause_s = min(2 * candidate.pause_s, _RETRY_S[1])
+        else:
+            candidate.is_hopeless = True
+            hopeful = sum(1 for one in self._candidates if not one.is_hopeless)
+            if self._path is None and hopeful < len(self._record.whole):
+                self._fail_all(_error(kind, self._missing("are there")))
+
+    def _retry(self, candidate: Candidate) -> None:
+        if self._over or self._runtime.closed:
+            return
+        self._runtime.keep(self._dial(candidate))
+        if self._path is None:
+            return
+        try:
+            addresses = read_addresses(self._path)
+        except (OSError, ValueError) as error:
+            # Somebody may be writing it this moment.
+            candidate.why = f"{candidate.why}; {error}"
+            return
+        known = {one.address.text for one in self._candidates}
+        for address in addresses:
+            if address.text not in known:
+                self._candidates.append(Candidate(address))
+                self._runtime.keep(self._dial(self._candidates[-1]))
+
+    def _time_out(self) -> None:
+        if self._over or self._runtime.closed:
+            return
+        if self._waits:
+            self._fail_all(HostLostError(self._missing(f"are there after {self._config['timeout_s']:g} s")))
+            return
+        for rank, one in enumerate(self._candidates):
+            if one.host is None and rank not in self._record.refused:
+                why = f"no answer in {self._config['timeout_s']:g} s"
+                self._fail(rank, one, HostLostError(f"host {one} cannot be reached: {why}"), why)
+
+    def _missing(self, how: str) -> str:
+        there = sum(1 for one in self._candidates if one.host is not None)
+        missing = "; ".join(f"{one}: {one.why}" for one in self._candidates if one.host is None)
+        more = len(self._record.whole) - len(self._candidates)
+        unknown = f"; {more} more that {self._path} does not name" if more > 0 else ""
+        count = "no host" if there == 0 else "one host" if there == 1 else f"{there} hosts"
+        return f"{count} of {len(self._record.whole)} {how}; missing: {missing}{unknown}"
+
+    def _doubled(self, first: Candidate, second: Candidate) -> None:
+        if not self._over:
+            text = f"{first.address.text!r} and {second.address.text!r} are one and the same host: name each host once"
+            self._fail_all(ValueError(text))
+
+    def _fail_all(self, error: Exception) -> None:
+        """There will be no mesh."""
+        self._over = True
+        self._let_go_but([])
+        failure = self._failure(self._record.name, 0, str(error))
+        for rank in range(len(self._record.whole)):
+            if rank not in self._record.refused:
+                self._record.cannot_join(rank, error, failure)
+
+    def _fail(self, rank: int, candidate: Candidate, error: Exception, reason: str) -> None:
+        self._record.cannot_join(rank, error, self._failure(candidate.address.text, rank, reason))
+
+    def _failure(self, host: str, rank: int, reason: str) -> Failure:
+        mesh, name, point = self._record.place(rank)
+        return Failure(kind="lost", origin="host", mesh=mesh, name=name, point=point, host=host, reason=reason)
+
+    def give_up(self, reason: str) -> None:
+        """The hosts are not wanted any more; those that have joined are let go by the mesh."""
+        if not self._over:
+            self._over = True
+            self._record.will_not_be(reason)
+            kept = [one for one in self._candidates if one.number in self._record.numbers.values()]
+            self._let_go_but(kept)
+
+
+_DOES_NOT = {
+    "unreachable": "cannot be reached",
+    "authentication": "does not let this program in",
+    "version": "does not work together with this program",
+    "busy": "serves another job",
+    "protocol": "does not speak Roost's protocol",
+}
+
+
+def _error(kind: str, text: str) -> Exception:
+    kinds: dict[str, type[Exception]] = {
+        "authentication": AuthenticationError, "version": VersionMismatchError, "protocol": ProtocolError,
+    }  # fmt: skip
+    return kinds.get(kind, HostLostError)(text)

@@ -1,0 +1,272 @@
+"""`python -m roost host`: the agent of a host, which starts procs there for the drivers that attach it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+
+from roost.addresses import Address, is_loopback, joined, parse
+from roost.keys import read_key
+from roost.tls import Tls
+
+if TYPE_CHECKING:
+    from roost._roost import Control
+
+__all__ = ["add_to"]
+
+_logger = logging.getLogger("roost.host")
+
+_USAGE, _KEY, _LISTEN, _OPEN, _ADVERTISE, _VERSION = 2, 3, 4, 5, 6, 7
+_EPILOG = f"""\
+exit status: 0 ended in order (SIGTERM, SIGINT, a driver's shutdown, its only job over, its parent gone); {_USAGE} the command line
+makes no sense; {_KEY} a key or certificate cannot be used; {_LISTEN} it cannot listen there (the port is taken, the address is not this
+machine's); {_OPEN} it would be open to everybody (beyond loopback without a key); {_ADVERTISE} the advertised address does not lead here;
+{_VERSION} the installed parts of Roost are of different versions.
+
+Two machines:
+  python -m roost key cluster.key                                         # once; copy the file to the other machine
+  python -m roost host --listen 0.0.0.0:7000 --key-file cluster.key       # on each host
+  roost.attach(["hostA:7000", "hostB:7000"], key_file="cluster.key")      # in the driver
+"""
+# How long it may take to call oneself at the advertised address.
+_CALL_S = 3.0
+# How long the procs of its job have to end when it does.
+_CLOSE_S = 15.0
+
+
+class _Refusal(Exception):  # noqa: N818 - the end of this command, with its status
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def add_to(commands: Any) -> None:
+    """Say what the command takes."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "host",
+        help="be the agent of this host",
+        description="Start procs on this host for the drivers that attach it, one driver at a time.\n"
+        "When it listens, one line on stdout says so: `listening on ADDRESS:PORT advertised as NAME:PORT`.\n"
+        "All else goes to stderr.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--listen", metavar="ADDR", default="127.0.0.1:0",
+        help="where to listen: HOST:PORT, [V6]:PORT or unix:PATH; port 0 lets the system choose, 0.0.0.0 and [::] are all of this "
+        "machine's addresses (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--advertise", metavar="NAME[:PORT]", help="how other hosts find this one, where that is not what it listens on"
+    )
+    parser.add_argument("--key-file", metavar="FILE", help="the key that drivers must have: see `python -m roost key`")
+    parser.add_argument("--name", help="what this host is called in failures and events (default: its host name)")
+    parser.add_argument("--one-job", action="store_true", help="end when the first driver that attached it has gone")
+    tls = parser.add_argument_group(
+        "certificates of your own, in place of those that each job makes for itself (PEM files)"
+    )
+    tls.add_argument("--tls-ca", metavar="FILE", help="the authorities that a driver's certificate may be from")
+    tls.add_argument("--tls-certificate", metavar="FILE", help="this host's certificate")
+    tls.add_argument("--tls-key", metavar="FILE", help="its private key")
+    parser.add_argument(
+        "--insecure-plaintext", action="store_true",
+        help="do without TLS: whoever is on the way can read and change everything",
+    )  # fmt: skip
+    parser.add_argument("--parent-pid", metavar="PID", type=int, help="end when this process, which started it, does")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        return asyncio.run(_Agent(options).live())
+    except _Refusal as refusal:
+        print(f"python -m roost host: {refusal}", file=sys.stderr)  # noqa: T201 - what a command says
+        return refusal.status
+
+
+class _Agent:
+    """The command at work."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._ended = asyncio.Event()
+        self._listening: asyncio.Future[str]
+        self._control: Control
+
+    async def live(self) -> int:
+        """Listen, until something ends it."""
+        loop = asyncio.get_running_loop()
+        self._listening = loop.create_future()
+        config = _config(self._options)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._end, signal.Signals(number).name)
+        parent = self._watch_parent(loop)
+        self._control = _start(config)
+        loop.add_reader(self._control.fd, self._hear)
+        try:
+            await self._announce(config)
+            await self._ended.wait()
+        finally:
+            loop.remove_reader(self._control.fd)
+            self._control.close(_CLOSE_S)
+            if parent is not None:
+                loop.remove_reader(parent)
+                os.close(parent)
+        return 0
+
+    def _end(self, why: str) -> None:
+        if self._ended.is_set():
+            # Whoever says so twice does not want to wait.
+            os._exit(1)
+        _logger.info("ending: %s", why)
+        self._ended.set()
+        if not self._listening.done():
+            self._listening.cancel()
+
+    def _watch_parent(self, loop: asyncio.AbstractEventLoop) -> int | None:
+        pid = self._options.parent_pid
+        if pid is None:
+            return None
+        try:
+            parent = os.pidfd_open(pid)
+        except OSError:
+            parent = -1
+        if parent < 0 or os.getppid() != pid:
+            raise _Refusal(
+                _USAGE, f"--parent-pid {pid}: that is not the process which started this one, or it has ended"
+            )
+        loop.add_reader(parent, self._parent_ended, parent)
+        return parent
+
+    def _parent_ended(self, parent: int) -> None:
+        asyncio.get_running_loop().remove_reader(parent)
+        self._end("the process that started it has ended")
+
+    async def _announce(self, config: dict[str, Any]) -> None:
+        try:
+            address = await self._listening
+        except asyncio.CancelledError:
+            return
+        shown = await _advertised(config["advertise"], address)
+        print(f"listening on {address} advertised as {shown}", flush=True)  # noqa: T201 - what whoever started it waits for
+
+    def _hear(self) -> None:
+        for what, *details in self._control.drain():
+            if what == "listening" and not self._listening.done():
+                self._listening.set_result(details[0])
+            elif what == "client":
+                _logger.info("job %s attached this host from %s", *details)
+            elif what == "client_ended":
+                _logger.info("job %s has gone: %s", *details)
+            elif what == "warning":
+                _logger.warning("%s", details[0])
+            elif what == "done" and not self._ended.is_set():
+                self._end("its work is over")
+
+
+def _start(config: dict[str, Any]) -> Control:
+    try:
+        from roost._roost import Control
+
+        start = Control.start_station  # type: ignore[attr-defined]
+    except (ImportError, AttributeError):
+        raise _Refusal(_VERSION, "the installed parts of Roost are of different versions: install it anew") from None
+    try:
+        control: Control = start(config)
+    except OSError as error:
+        raise _Refusal(_LISTEN, f"cannot listen on {config['listen']}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise _Refusal(_KEY, str(error)) from None
+    return control
+
+
+def _config(options: argparse.Namespace) -> dict[str, Any]:
+    """What the control thread is told, all of it checked.
+
+    Raises:
+        _Refusal: something of it makes no sense.
+    """
+    key = pki = None
+    try:
+        address = parse(options.listen, chooses_port=True)
+        if options.advertise is not None:
+            advertised = options.advertise if _has_port(options.advertise) else f"{options.advertise}:1"
+            parse(advertised)
+    except ValueError as error:
+        raise _Refusal(_USAGE, str(error)) from None
+    try:
+        if options.key_file is not None:
+            key = read_key(options.key_file)
+        files = {name: getattr(options, f"tls_{name}") for name in ("ca", "certificate", "key")}
+        if any(files.values()):
+            if not all(files.values()):
+                raise _Refusal(
+                    _USAGE, "certificates of your own are three files: --tls-ca, --tls-certificate, --tls-key"
+                )
+            pki = Tls(**files)._read()
+    except (OSError, ValueError) as error:
+        raise _Refusal(_KEY, str(error)) from None
+    if pki is not None and options.insecure_plaintext:
+        raise _Refusal(_USAGE, "--tls-… and --insecure-plaintext contradict each other")
+    listen = _numeric(address)
+    if key is None and pki is None and not is_loopback(listen):
+        raise _Refusal(
+            _OPEN,
+            f"listening on {options.listen} without a key would let everybody run programs here: make one with "
+            "`python -m roost key FILE` and give it as --key-file, or listen on 127.0.0.1",
+        )
+    if options.insecure_plaintext:
+        _logger.warning("--insecure-plaintext: whoever is on the way can read and change everything")
+    return {
+        "listen": listen, "advertise": options.advertise, "key": key, "pki": pki,
+        "plaintext": options.insecure_plaintext, "name": options.name or os.uname().nodename, "one_job": options.one_job,
+    }  # fmt: skip
+
+
+def _has_port(text: str) -> bool:
+    host, colon, port = text.rpartition(":")
+    return bool(colon) and port.isdigit() and (":" not in host or host.endswith("]"))
+
+
+def _numeric(address: Address) -> str:
+    """The address with a number in place of a name."""
+    if address.path:
+        return address.text
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        raise _Refusal(_LISTEN, f"cannot listen on {address.text}: {error}") from None
+    return joined(*found[0][4][:2])
+
+
+async def _advertised(advertise: str | None, listening: str) -> str:
+    """The address that others are to use: it must be known here, and lead here where that can be found out."""
+    if listening.startswith("unix:"):
+        return listening
+    host, _, port = listening.rpartition(":")
+    if advertise is None:
+        is_any = host in ("0.0.0.0", "[::]")  # noqa: S104 - what it is compared with, not bound to
+        return f"{os.uname().nodename}:{port}" if is_any else listening
+    whole = advertise if _has_port(advertise) else f"{advertise}:{port}"
+    address = parse(whole)
+    loop = asyncio.get_running_loop()
+    try:
+        await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise _Refusal(_ADVERTISE, f"--advertise {advertise}: its name is not known here: {error}") from None
+    try:
+        async with asyncio.timeout(_CALL_S):
+            _, writer = await asyncio.open_connection(address.host, address.port)
+        writer.close()
+    except TimeoutError:
+        _logger.warning("%s does not answer from here; whether it does from other hosts is not known", whole)
+    except OSError as error:
+        raise _Refusal(_ADVERTISE, f"--advertise {advertise}: nobody listens at {whole}: {error.strerror}") from None
+    return whole

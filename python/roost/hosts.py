@@ -1,0 +1,74 @@
+"""The hosts that this process knows: their names, which of them are lost, and who attached them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from roost.failure import Failure
+from roost.point import Point
+
+if TYPE_CHECKING:
+    from roost.attaching import Attaching, Candidate
+    from roost.owned_hosts import OwnedHosts
+    from roost.runtime import Runtime
+
+__all__ = ["Hosts", "is_of_host"]
+
+_logger = logging.getLogger("roost")
+
+
+def is_of_host(failure: Failure | None) -> bool:
+    """Whether it is the loss of a host itself, not of what lived there."""
+    return failure is not None and failure.kind == "lost" and failure.origin == "host" and failure.cause is None
+
+
+class Hosts:
+    """What this process knows of hosts other than its own."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        # By the number under which it was asked for, who attaches a host, and what it is to them.
+        self._asked: dict[int, tuple[Attaching, Candidate]] = {}
+        # By its id, the mesh of hosts that a host is in, and its rank there.
+        self.owned: dict[int, tuple[OwnedHosts, int]] = {}
+        # Losses, by the host's id: one object for all that followed from it.
+        self._lost: dict[int, Failure] = {}
+
+    def ask(self, attaching: Attaching, candidate: Candidate) -> int:
+        """A number for one attempt to attach a host."""
+        number = len(self._asked) + 1
+        self._asked[number] = attaching, candidate
+        return number
+
+    def heard(self, number: int, what: str, details: dict[str, Any]) -> None:
+        """The control thread says how an attempt, or what became of it, goes on."""
+        attaching, candidate = self._asked[number]
+        attaching.heard(candidate, number, what, details)
+
+    def changed(self, host: int, name: str, status: str, reason: str) -> None:
+        """A host with procs of this process's joined, was lost or left."""
+        if status == "lost":
+            self.lost(host, name, reason)
+
+    def lost(self, host: int, name: str, reason: str) -> Failure:
+        """The failure of a host, however often it is told."""
+        known = self._lost.get(host)
+        if known is not None:
+            return known
+        owned = self.owned.get(host)
+        mesh, rank_name, point = ("hosts", name, Point({})) if owned is None else owned[0].place(owned[1])
+        now = time.time()
+        failure = self._lost[host] = Failure(
+            kind="lost", origin="host", mesh=mesh, name=rank_name, point=point, host=name, reason=reason,
+            times={"died_at": now, "detected_at": now},
+        )  # fmt: skip
+        _logger.warning("%s", failure.summary)
+        if owned is not None:
+            owned[0].lost(owned[1], failure)
+        return failure
+
+    def loss(self, host: int | None) -> Failure | None:
+        """The failure of a host that was lost."""
+        return None if host is None else self._lost.get(host)
