@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 from roost import process
@@ -30,8 +29,6 @@ __all__ = ["Attaching", "Candidate", "attach"]
 _RETRY_S = (0.1, 1.0)
 # What another attempt may mend.
 _MENDABLE = ("unreachable", "busy")
-# How much longer than it may take an answer is waited for.
-_ANSWER_WAIT_S = 5.0
 
 _logger = logging.getLogger("roost")
 
@@ -80,23 +77,24 @@ def attach(
         check_integer("attach", "wait_for", wait_for, least=1, instead="leave it out to want all hosts at once")
         if path is None and wait_for > len(found):
             raise ValueError(f"attach: wait_for={wait_for} hosts, and there are {len(found)} addresses")
-    config = {
-        "key": None if key_file is None else read_key(key_file),
+    key = None if key_file is None else read_key(key_file).decode()
+    given = {
+        "key": key,
         "pki": pki,
         "plaintext": insecure_plaintext,
-        "timeout_s": float(timeout),
+        "lease_s": None if lease_s is None else float(lease_s),
     }
+    config = {name: value for name, value in given.items() if value is not None}
     runtime = process.current()
     if not runtime.is_driver:
         raise RuntimeError("attach() works in the driver: attach the hosts there, and hand the mesh out")
-    config["lease_s"] = float(lease_s or runtime.config.lease_s)
     if insecure_plaintext:
         _warn_of_plaintext()
     mesh = new_id()
     whole = Shape({"hosts": wait_for or len(found)})
     record = OwnedHosts(runtime, mesh, "hosts", whole)
     handle = HostMesh._make(mesh, "hosts", runtime.proc, whole, whole, None)
-    record.attaching = Attaching(runtime, record, found, path, wait_for, config)
+    record.attaching = Attaching(runtime, record, found, path, float(timeout), wait_for, config)
     runtime.own(record, handle)
     runtime.on_loop(record.attaching.begin)
     return handle
@@ -148,26 +146,24 @@ class Attaching:
     """One call of `attach` at work."""
 
     def __init__(
-        self, runtime: Runtime, record: OwnedHosts, addresses: list[Address], path: str | None, wait_for: int | None,
-        config: dict[str, Any],
+        self, runtime: Runtime, record: OwnedHosts, addresses: list[Address], path: str | None, timeout_s: float,
+        wait_for: int | None, config: dict[str, Any],
     ) -> None:  # fmt: skip
         self._runtime = runtime
         self._record = record
         self._path = path
+        self._timeout_s = timeout_s
         # Whether missing hosts are waited for.
         self._waits = wait_for is not None
         self._config = config
         self._candidates = [Candidate(address) for address in addresses]
         self._over = False
-        self._end_at = 0.0
 
     def begin(self) -> None:
         """Ask for all hosts; on the loop."""
-        loop, timeout_s = self._runtime.loop, self._config["timeout_s"]
-        self._end_at = loop.time() + timeout_s
         for candidate in self._candidates:
             self._runtime.keep(self._dial(candidate))
-        loop.call_later(timeout_s + (0 if self._waits else _ANSWER_WAIT_S), self._time_out)
+        self._runtime.loop.call_later(self._timeout_s, self._time_out)
 
     async def _dial(self, candidate: Candidate) -> None:
         try:
@@ -183,8 +179,7 @@ class Attaching:
                 return
         runtime = self._runtime
         candidate.number = runtime.hosts.ask(self, candidate)
-        left_s = max(0.1, self._end_at - runtime.loop.time())
-        runtime.control.attach(candidate.number, candidate.dialled, {**self._config, "timeout_s": left_s})  # type: ignore[attr-defined]
+        runtime.control.attach(candidate.number, candidate.dialled, {**self._config, "name": candidate.address.host})
 
     def heard(self, candidate: Candidate, number: int, what: str, details: dict[str, Any]) -> None:
         """The control thread says how it went, or goes on."""
@@ -211,14 +206,7 @@ class Attaching:
 
     def _joined(self, candidate: Candidate, number: int, details: dict[str, Any]) -> None:
         if self._over:
-            self._runtime.control.detach(number, False)  # type: ignore[attr-defined]
-            return
-        ours, theirs = ".".join(map(str, sys.version_info[:2])), str(details.get("python", ""))
-        if theirs and theirs.split(".")[:2] != ours.split("."):
-            self._runtime.control.detach(number, False)  # type: ignore[attr-defined]
-            self._refused(
-                candidate, "version", f"it has Python {theirs}, and this program has {ours}: code cannot travel"
-            )
+            self._runtime.control.detach(number)
             return
         candidate.host = details["host"], details["name"]
         for other in self._candidates:
@@ -243,12 +231,19 @@ class Attaching:
 
     def _let_go_but(self, kept: list[Candidate]) -> None:
         for one in self._candidates:
-            if one not in kept and one.number is not None:
-                self._runtime.control.detach(one.number, False)  # type: ignore[attr-defined]
+            if one not in kept:
+                self._let_go(one)
+
+    def _let_go(self, candidate: Candidate) -> None:
+        if candidate.number is not None:
+            self._runtime.control.detach(candidate.number)
 
     # What goes wrong ---------------------------------------------------------------------------------------------------
     def _refused(self, candidate: Candidate, kind: str, reason: str) -> None:
         if self._over:
+            return
+        if kind == "doubled":
+            self._fail_all(ValueError(f"{candidate}: {reason}; name each host once"))
             return
         candidate.why = reason
         loop = self._runtime.loop
@@ -286,12 +281,13 @@ class Attaching:
         if self._over or self._runtime.closed:
             return
         if self._waits:
-            self._fail_all(HostLostError(self._missing(f"are there after {self._config['timeout_s']:g} s")))
+            self._fail_all(HostLostError(self._missing(f"are there after {self._timeout_s:g} s")))
             return
         for rank, one in enumerate(self._candidates):
             if one.host is None and rank not in self._record.refused:
-                why = f"no answer in {self._config['timeout_s']:g} s"
+                why = f"no answer in {self._timeout_s:g} s"
                 self._fail(rank, one, HostLostError(f"host {one} cannot be reached: {why}"), why)
+                self._let_go(one)
 
     def _missing(self, how: str) -> str:
         there = sum(1 for one in self._candidates if one.host is not None)

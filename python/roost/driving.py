@@ -49,11 +49,11 @@ def _driver(loop: asyncio.AbstractEventLoop, preload: Sequence[str] | None) -> R
     job, proc = os.urandom(16), new_id()
     host = new_id(), os.uname().nodename
     config = _config.current()
-    limits = ("grace_s", "sigterm_s", "start_timeout_s", "stall_s", "lease_s", "beat_s", "verdict_s")
+    limits = ("grace_s", "sigterm_s", "start_timeout_s", "stall_s", "lease_s")
     control = Control.start_agent(
         job,
         proc,
-        {"host": host[0], "host_name": host[1], **{name: getattr(config, name) for name in limits}},
+        {"host": host[0], **{name: getattr(config, name) for name in limits}},
     )
     if preload is not None:
         # What is no name of a module is refused when the procs are asked for.

@@ -33,6 +33,8 @@ class Hosts:
         self._asked: dict[int, tuple[Attaching, Candidate]] = {}
         # By its id, the mesh of hosts that a host is in, and its rank there.
         self.owned: dict[int, tuple[OwnedHosts, int]] = {}
+        # By its id, the name of a host.
+        self.names: dict[int, str] = {}
         # Losses, by the host's id: one object for all that followed from it.
         self._lost: dict[int, Failure] = {}
 
@@ -49,6 +51,7 @@ class Hosts:
 
     def changed(self, host: int, name: str, status: str, reason: str) -> None:
         """A host with procs of this process's joined, was lost or left."""
+        self.names[host] = name
         if status == "lost":
             self.lost(host, name, reason)
 

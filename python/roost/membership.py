@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import TYPE_CHECKING, Any
 
 from roost._exceptions import one_line
@@ -165,9 +166,11 @@ class Members:
                 _logger.exception("handling %s from the control thread", notice[0])
 
     def _on_epoch(self, epoch: int, host: int) -> None:
-        # A restart may have moved it.
-        self._runtime.host_id = host
-        self._runtime.node.set_epoch(epoch)
+        runtime = self._runtime
+        if runtime.host_id != host:
+            # A restart has moved it.
+            runtime.host_id, runtime.host = host, os.uname().nodename
+        runtime.node.set_epoch(epoch)
 
     def _on_connected(self, proc: int, incarnation: int, fd: int, slot: int | None) -> None:
         self._runtime.node.adopt(proc, incarnation, fd, slot)
@@ -191,10 +194,10 @@ class Members:
             self._tell_tenants(proc, "failed", failure, down=False)
 
     def _on_far_connected(self, proc: int, incarnation: int, lane: Any, slot: int | None) -> None:
-        self._runtime.node.adopt_far(proc, incarnation, lane, slot)  # type: ignore[attr-defined]
+        self._runtime.node.adopt_far(proc, incarnation, lane, slot)
 
     def _on_clock(self, offset_ns: int) -> None:
-        self._runtime.node.set_clock(offset_ns)  # type: ignore[attr-defined]
+        self._runtime.node.set_clock(offset_ns)
 
     def _on_host(self, number: int, what: str, details: dict[str, Any]) -> None:
         self._runtime.hosts.heard(number, what, details)

@@ -150,7 +150,7 @@ class OwnedHosts(OwnedMesh):
             if number is None or self.state(rank) in ENDED or runtime.closed:
                 self.left(rank, reason)
             else:
-                runtime.control.detach(number, rank in self.shutting)  # type: ignore[attr-defined]
+                runtime.control.detach(number, rank in self.shutting, reason)
         wait_s = runtime.grace_left_s() + runtime.config.sigterm_s + _LEAVE_WAIT_S
         waiting = asyncio.gather(*(self._left[rank].wait() for rank in ranks))
         try:

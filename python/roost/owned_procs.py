@@ -93,6 +93,8 @@ class OwnedProcs(OwnedMesh):
         """The agent says how a proc is."""
         if status in ("starting", "restarting"):
             self._leaving.discard(rank)
+        if status == "starting" and "host" in details:
+            self.request.settle(rank, details["host"])
         if status == "starting":
             if (self.state(rank), self.incarnation(rank)) != ("up", incarnation):
                 self.set_state(rank, "starting" if incarnation == 0 else "restarting", incarnation=incarnation)

@@ -82,6 +82,11 @@ class Request:
         """The id and the name of a rank's host."""
         return self.moved.get(rank) or self.hosts[rank // self.per]
 
+    def settle(self, rank: int, host: int) -> None:
+        """A rank starts on this host: its policy may have moved it."""
+        if self.host(rank)[0] != host:
+            self.moved[rank] = host, self.runtime.hosts.names.get(host, "")
+
     def template(self) -> tuple[list[str], list[str], dict[str, str]]:
         """What the template that forks these procs imports, and where and with which environment it does.
 
@@ -89,13 +94,9 @@ class Request:
         """
         return list(self.preload), self.sys_path, self.environ if self.is_here else {}
 
-    def of_proc(
-        self, proc: int, incarnation: int, host: tuple[int, str] | None = None
-    ) -> tuple[bytes, dict[str, str] | None, list[str] | None]:
-        """What the next incarnation of a proc is started with, when that is a function, or on another host than before."""
+    def of_proc(self, proc: int, incarnation: int) -> Packed:
+        """What the next incarnation of a proc is started with, when that is a function."""
         rank = self.procs.index(proc)
-        if host is not None:
-            self.moved[rank] = host
         return self.packed(rank, self.of(rank, incarnation))
 
     def packed(self, rank: int, start: Start) -> Packed:

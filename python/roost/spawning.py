@@ -74,8 +74,7 @@ def spawn_procs(
     reserve = [request.of_spare(number) for _ in range(len(hosts)) for number in range(spares)]
     record = OwnedProcs(runtime, mesh, request.name, whole, supervise, procs, restart)
     record.request = request
-    asks = any(callable(one) for one in (env, bind, start)) or (restart is not None and restart.on == "any_host")
-    record.asks = asks
+    record.asks = any(callable(one) for one in (env, bind, start))
     handle = ProcMesh._make(mesh, request.name, runtime.proc, whole, whole, procs)
     runtime.own(record, handle)
     runtime.members.own(record)

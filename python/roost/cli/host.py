@@ -97,21 +97,20 @@ class _Agent:
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
         self._ended = asyncio.Event()
-        self._listening: asyncio.Future[str]
         self._control: Control
 
     async def live(self) -> int:
         """Listen, until something ends it."""
         loop = asyncio.get_running_loop()
-        self._listening = loop.create_future()
         config = _config(self._options)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._end, signal.Signals(number).name)
         parent = self._watch_parent(loop)
-        self._control = _start(config)
+        self._control, address = _start(config)
         loop.add_reader(self._control.fd, self._hear)
         try:
-            await self._announce(config)
+            shown = await _advertised(self._options.advertise, config["advertised"], address)
+            print(f"listening on {address} advertised as {shown}", flush=True)  # noqa: T201 - what its starter waits for
             await self._ended.wait()
         finally:
             loop.remove_reader(self._control.fd)
@@ -127,8 +126,6 @@ class _Agent:
             os._exit(1)
         _logger.info("ending: %s", why)
         self._ended.set()
-        if not self._listening.done():
-            self._listening.cancel()
 
     def _watch_parent(self, loop: asyncio.AbstractEventLoop) -> int | None:
         pid = self._options.parent_pid
@@ -149,19 +146,9 @@ class _Agent:
         asyncio.get_running_loop().remove_reader(parent)
         self._end("the process that started it has ended")
 
-    async def _announce(self, config: dict[str, Any]) -> None:
-        try:
-            address = await self._listening
-        except asyncio.CancelledError:
-            return
-        shown = await _advertised(config["advertise"], address)
-        print(f"listening on {address} advertised as {shown}", flush=True)  # noqa: T201 - what whoever started it waits for
-
     def _hear(self) -> None:
         for what, *details in self._control.drain():
-            if what == "listening" and not self._listening.done():
-                self._listening.set_result(details[0])
-            elif what == "client":
+            if what == "client":
                 _logger.info("job %s attached this host from %s", *details)
             elif what == "client_ended":
                 _logger.info("job %s has gone: %s", *details)
@@ -171,20 +158,19 @@ class _Agent:
                 self._end("its work is over")
 
 
-def _start(config: dict[str, Any]) -> Control:
+def _start(config: dict[str, Any]) -> tuple[Control, str]:
     try:
         from roost._roost import Control
 
-        start = Control.start_station  # type: ignore[attr-defined]
+        start = Control.start_station
     except (ImportError, AttributeError):
         raise _Refusal(_VERSION, "the installed parts of Roost are of different versions: install it anew") from None
     try:
-        control: Control = start(config)
+        return start(config)
     except OSError as error:
         raise _Refusal(_LISTEN, f"cannot listen on {config['listen']}: {error.strerror or error}") from None
     except ValueError as error:
         raise _Refusal(_KEY, str(error)) from None
-    return control
 
 
 def _config(options: argparse.Namespace) -> dict[str, Any]:
@@ -193,28 +179,13 @@ def _config(options: argparse.Namespace) -> dict[str, Any]:
     Raises:
         _Refusal: something of it makes no sense.
     """
-    key = pki = None
     try:
         address = parse(options.listen, chooses_port=True)
         if options.advertise is not None:
-            advertised = options.advertise if _has_port(options.advertise) else f"{options.advertise}:1"
-            parse(advertised)
+            parse(options.advertise if _has_port(options.advertise) else f"{options.advertise}:1")
     except ValueError as error:
         raise _Refusal(_USAGE, str(error)) from None
-    try:
-        if options.key_file is not None:
-            key = read_key(options.key_file)
-        files = {name: getattr(options, f"tls_{name}") for name in ("ca", "certificate", "key")}
-        if any(files.values()):
-            if not all(files.values()):
-                raise _Refusal(
-                    _USAGE, "certificates of your own are three files: --tls-ca, --tls-certificate, --tls-key"
-                )
-            pki = Tls(**files)._read()
-    except (OSError, ValueError) as error:
-        raise _Refusal(_KEY, str(error)) from None
-    if pki is not None and options.insecure_plaintext:
-        raise _Refusal(_USAGE, "--tls-… and --insecure-plaintext contradict each other")
+    key, pki = _proofs(options)
     listen = _numeric(address)
     if key is None and pki is None and not is_loopback(listen):
         raise _Refusal(
@@ -224,10 +195,29 @@ def _config(options: argparse.Namespace) -> dict[str, Any]:
         )
     if options.insecure_plaintext:
         _logger.warning("--insecure-plaintext: whoever is on the way can read and change everything")
+    advertised: list[str] = []
+    if options.advertise is not None and not address.path:
+        listen = _with_port(listen)
+        advertised = _dialled(options.advertise, listen.rpartition(":")[2])
+    proofs = {name: proof for name, proof in (("key", key), ("pki", pki)) if proof is not None}
     return {
-        "listen": listen, "advertise": options.advertise, "key": key, "pki": pki,
+        **proofs, "listen": listen, "advertised": advertised,
         "plaintext": options.insecure_plaintext, "name": options.name or os.uname().nodename, "one_job": options.one_job,
     }  # fmt: skip
+
+
+def _proofs(options: argparse.Namespace) -> tuple[str | None, tuple[bytes, bytes, bytes] | None]:
+    """The key, and the certificates of one's own, where they are given."""
+    files = {name: getattr(options, f"tls_{name}") for name in ("ca", "certificate", "key")}
+    if any(files.values()) and not all(files.values()):
+        raise _Refusal(_USAGE, "certificates of your own are three files: --tls-ca, --tls-certificate, --tls-key")
+    if files["key"] and options.insecure_plaintext:
+        raise _Refusal(_USAGE, "--tls-… and --insecure-plaintext contradict each other")
+    try:
+        key = None if options.key_file is None else read_key(options.key_file).decode()
+        return key, Tls(**files)._read() if files["key"] else None
+    except (OSError, ValueError) as error:
+        raise _Refusal(_KEY, str(error)) from None
 
 
 def _has_port(text: str) -> bool:
@@ -246,27 +236,49 @@ def _numeric(address: Address) -> str:
     return joined(*found[0][4][:2])
 
 
-async def _advertised(advertise: str | None, listening: str) -> str:
-    """The address that others are to use: it must be known here, and lead here where that can be found out."""
+def _with_port(listen: str) -> str:
+    """The address with a port of the system's choice in place of 0: what is advertised has to be known before it listens."""
+    host, _, port = listen.rpartition(":")
+    if port != "0":
+        return listen
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((host.strip("[]"), 0))
+        except OSError as error:
+            raise _Refusal(_LISTEN, f"cannot listen on {listen}: {error.strerror}") from None
+        return joined(host.strip("[]"), probe.getsockname()[1])
+
+
+def _dialled(advertise: str, port: str) -> list[str]:
+    """What other hosts are to dial, as numbers."""
+    whole = advertise if _has_port(advertise) else f"{advertise}:{port}"
+    address = parse(whole)
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise _Refusal(_ADVERTISE, f"--advertise {advertise}: its name is not known here: {error}") from None
+    return list(dict.fromkeys(joined(*one[4][:2]) for one in found))
+
+
+async def _advertised(advertise: str | None, dialled: list[str], listening: str) -> str:
+    """How others find this host, for people: that has to lead here, where it can be found out."""
+    host, _, port = listening.rpartition(":")
     if listening.startswith("unix:"):
         return listening
-    host, _, port = listening.rpartition(":")
     if advertise is None:
         is_any = host in ("0.0.0.0", "[::]")  # noqa: S104 - what it is compared with, not bound to
         return f"{os.uname().nodename}:{port}" if is_any else listening
     whole = advertise if _has_port(advertise) else f"{advertise}:{port}"
-    address = parse(whole)
-    loop = asyncio.get_running_loop()
-    try:
-        await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise _Refusal(_ADVERTISE, f"--advertise {advertise}: its name is not known here: {error}") from None
-    try:
-        async with asyncio.timeout(_CALL_S):
-            _, writer = await asyncio.open_connection(address.host, address.port)
-        writer.close()
-    except TimeoutError:
-        _logger.warning("%s does not answer from here; whether it does from other hosts is not known", whole)
-    except OSError as error:
-        raise _Refusal(_ADVERTISE, f"--advertise {advertise}: nobody listens at {whole}: {error.strerror}") from None
+    for one in dialled:
+        address = parse(one)
+        try:
+            async with asyncio.timeout(_CALL_S):
+                _, writer = await asyncio.open_connection(address.host, address.port)
+        except TimeoutError:
+            _logger.warning("%s does not answer from here; whether it does from other hosts is not known", one)
+        except OSError as error:
+            raise _Refusal(_ADVERTISE, f"--advertise {advertise}: nobody listens at {one}: {error.strerror}") from None
+        else:
+            writer.close()
     return whole
