@@ -15,9 +15,10 @@
 //! numbers here, and, only for certificates of an own PKI, the machine's date.
 //!
 //! `error` says why a peer was refused; `key` is the key to join by; `authority` issues certificates; `tls` sets TLS up;
-//! `door` and `lane` begin handshakes; `proof` is what both sides prove; `handshake` and `secure` move the bytes.
+//! `door` and `lane` begin handshakes; `proof` is what both sides prove; `channel` carries it, in TLS or in clear; `handshake` and `secure` move the bytes.
 
 mod authority;
+mod channel;
 mod door;
 mod error;
 mod handshake;

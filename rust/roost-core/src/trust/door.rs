@@ -8,7 +8,7 @@ use rustls::time_provider::DefaultTimeProvider;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use super::authority::throw_away;
-use super::handshake::Channel;
+use super::channel::Channel;
 use super::proof::{Kind, Side, Terms};
 use super::tls::{Beliefs, Identity, mutual_client, mutual_server, open_client, open_server};
 use super::{Handshake, JoinKey, PREAMBLE_BYTES, TrustError};

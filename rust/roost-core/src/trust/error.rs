@@ -87,7 +87,7 @@ pub enum TrustError {
     OutOfDate,
     /// The peer has shown no certificate.
     #[error(
-        "the peer has no certificate: give it one of the same roots (`roost_tls`), or start this side without"
+        "the peer has no certificate: give it one of the same roots, or start this side without an own PKI"
     )]
     NoCertificate,
     /// The peer's certificate is wrong in another way.

@@ -1,14 +1,11 @@
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::sync::Arc;
 
-use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
-
+use super::channel::Channel;
 use super::error::explain;
 use super::proof::{Opening, PROOF_BYTES, Side, Terms};
 use super::{Secure, TrustError};
-use crate::limits::{HANDSHAKE_BYTES_MAX, SECURE_UNSENT_BYTES_MAX};
+use crate::limits::HANDSHAKE_BYTES_MAX;
 
 /// Two sides that prove themselves to each other. Drive it while it is not done: call [`read`](Self::read) when there is
 /// something to read, [`write`](Self::write) whenever it [wants to](Self::wants_write).
@@ -39,43 +36,6 @@ enum Step {
     Proof,
     Done,
     Failed,
-}
-
-/// What carries the proofs.
-pub(super) enum Channel {
-    Plain { unsent: Vec<u8> },
-    Tls(Box<Connection>),
-}
-
-impl Channel {
-    pub(super) fn plain() -> Self {
-        Self::Plain { unsent: Vec::new() }
-    }
-
-    pub(super) fn client(config: Arc<ClientConfig>, name: ServerName<'static>) -> Result<Self, TrustError> {
-        let connection = ClientConnection::new(config, name).map_err(TrustError::Tls)?;
-        Ok(Self::tls(connection.into()))
-    }
-
-    pub(super) fn server(config: Arc<ServerConfig>) -> Result<Self, TrustError> {
-        let connection = ServerConnection::new(config).map_err(TrustError::Tls)?;
-        Ok(Self::tls(connection.into()))
-    }
-
-    fn tls(mut connection: Connection) -> Self {
-        connection.set_buffer_limit(Some(SECURE_UNSENT_BYTES_MAX));
-        Self::Tls(Box::new(connection))
-    }
-
-    fn send(&mut self, bytes: &[u8]) {
-        match self {
-            Self::Plain { unsent } => unsent.extend_from_slice(bytes),
-            Self::Tls(connection) => {
-                let taken = connection.writer().write_all(bytes);
-                taken.expect("the proofs are far below the limit of the buffer");
-            }
-        }
-    }
 }
 
 impl Handshake {
@@ -125,13 +85,7 @@ impl Handshake {
     /// [`TrustError::Io`], when the connection fails.
     pub fn write(&mut self, to: &mut dyn Write) -> Result<(), TrustError> {
         while self.wants_write() {
-            let written = match &mut self.channel {
-                Channel::Plain { unsent } => to.write(unsent).inspect(|&count| {
-                    unsent.drain(..count);
-                }),
-                Channel::Tls(connection) => connection.write_tls(to),
-            };
-            match written {
+            match self.channel.write(to) {
                 Ok(0) => return Err(TrustError::Io(io::ErrorKind::WriteZero.into())),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -245,7 +199,9 @@ impl Handshake {
                     self.theirs = Some(theirs);
                     self.step = Step::Proof;
                     if self.terms.side == Side::Dials {
-                        let proof = self.terms.prove(self.ours, theirs, &self.binding()?);
+                        let proof =
+                            self.terms
+                                .prove(self.ours, theirs, &self.channel.binding(self.terms.kind)?);
                         self.channel.send(&proof);
                     }
                 }
@@ -263,11 +219,12 @@ impl Handshake {
     }
 
     fn check(&mut self, theirs: Opening) -> Result<(), TrustError> {
-        let (binding, proof) = (self.binding()?, &self.incoming[..PROOF_BYTES]);
+        let (binding, proof) = (
+            self.channel.binding(self.terms.kind)?,
+            &self.incoming[..PROOF_BYTES],
+        );
         if !self.terms.verify(proof, self.ours, theirs, &binding) {
-            if let Channel::Tls(connection) = &mut self.channel {
-                connection.send_close_notify();
-            }
+            self.channel.close();
             return Err(TrustError::OtherKey);
         }
         if self.terms.side == Side::Accepts {
@@ -297,16 +254,6 @@ impl Handshake {
         }
         self.filled = 0;
         Ok(true)
-    }
-
-    /// What only the two ends of this very TLS session know; zeros in clear.
-    fn binding(&self) -> Result<[u8; 32], TrustError> {
-        match &self.channel {
-            Channel::Plain { .. } => Ok([0; 32]),
-            Channel::Tls(connection) => connection
-                .export_keying_material([0; 32], self.terms.kind.exporter(), None)
-                .map_err(TrustError::Tls),
-        }
     }
 
     /// Who has shown its proof and hears nothing but the end was refused.

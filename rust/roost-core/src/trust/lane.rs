@@ -6,7 +6,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, Serve
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use super::authority::host_name;
-use super::handshake::Channel;
+use super::channel::Channel;
 use super::proof::{Kind, Side, Terms};
 use super::tls::{Beliefs, Identity, NoClock, mutual_client, mutual_server};
 use super::{Credentials, Handshake, PREAMBLE_BYTES, TrustError};

@@ -1,128 +1,42 @@
-//! Two ends over pipes in memory: who is let in (`pairs`), what strangers get (`strangers`), what a proof is worth
+//! Two ends over pipes in memory: who is let in (`pairs`, `pki`), what strangers get (`strangers`), what a proof is worth
 //! (`proofs`), and what comes through afterwards (`bulk`).
 
 mod bulk;
 mod pairs;
+mod pipe;
+mod pki;
 mod proofs;
 mod strangers;
 
-use std::collections::VecDeque;
-use std::io::{self, IoSlice, Read, Write};
+use std::io::IoSlice;
 
+use self::pipe::{Harm, Pipe};
 use super::*;
 use crate::id::{HostId, JobId};
 
-pub(super) const PREAMBLE: [u8; PREAMBLE_BYTES] = [7; PREAMBLE_BYTES];
-
-/// One direction of a socket: holds so many bytes, gives so many at once, and can do harm.
-pub(super) struct Pipe {
-    bytes: VecDeque<u8>,
-    room: usize,
-    at_once: usize,
-    /// The writer has closed it.
-    closed: bool,
-    /// All that ever went in.
-    log: Vec<u8>,
-    harm: Harm,
-}
-
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Harm {
-    None,
-    /// This byte is changed.
-    Flip(usize),
-    /// The stream ends before this byte.
-    Cut(usize),
-}
-
-impl Pipe {
-    pub(super) fn new(room: usize, at_once: usize) -> Self {
-        Self {
-            bytes: VecDeque::new(),
-            room,
-            at_once,
-            closed: false,
-            log: Vec::new(),
-            harm: Harm::None,
-        }
-    }
-
-    pub(super) fn wide() -> Self {
-        Self::new(1 << 20, 1 << 20)
-    }
-
-    pub(super) fn harmful(harm: Harm) -> Self {
-        Self { harm, ..Self::wide() }
-    }
-
-    /// What somebody has sent, who then closes.
-    pub(super) fn of(bytes: &[u8]) -> Self {
-        let mut pipe = Self::wide();
-        pipe.write_all(bytes).expect("there is room");
-        pipe.closed = true;
-        pipe
-    }
-
-    fn put(&mut self, byte: u8) {
-        let at = self.log.len();
-        self.log.push(byte);
-        match self.harm {
-            Harm::Flip(place) if place == at => self.bytes.push_back(byte ^ 0x10),
-            Harm::Cut(place) if place <= at => self.closed = true,
-            _ => self.bytes.push_back(byte),
-        }
-    }
-}
-
-impl Read for Pipe {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let count = into.len().min(self.at_once).min(self.bytes.len());
-        if count == 0 && !self.closed && !into.is_empty() {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        for byte in &mut into[..count] {
-            *byte = self.bytes.pop_front().expect("counted before");
-        }
-        Ok(count)
-    }
-}
-
-impl Write for Pipe {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let count = bytes.len().min(self.at_once).min(self.room - self.bytes.len());
-        if count == 0 && !bytes.is_empty() {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-        bytes[..count].iter().for_each(|&byte| self.put(byte));
-        Ok(count)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
+const PREAMBLE: [u8; PREAMBLE_BYTES] = [7; PREAMBLE_BYTES];
 
 /// What became of both ends of a handshake.
-pub(super) struct Ends {
-    pub(super) dialler: Result<Secure, TrustError>,
-    pub(super) acceptor: Result<Secure, TrustError>,
-    pub(super) up: Pipe,
-    pub(super) down: Pipe,
+struct Ends {
+    dialler: Result<Secure, TrustError>,
+    acceptor: Result<Secure, TrustError>,
+    up: Pipe,
+    down: Pipe,
 }
 
 impl Ends {
-    pub(super) fn both(self) -> (Secure, Secure) {
+    fn both(self) -> (Secure, Secure) {
         (self.dialler.unwrap(), self.acceptor.unwrap())
     }
 
-    pub(super) fn errors(self) -> (TrustError, TrustError) {
+    fn errors(self) -> (TrustError, TrustError) {
         (self.dialler.unwrap_err(), self.acceptor.unwrap_err())
     }
 }
 
 /// Drives both to their ends; who fails closes, after its alert. When neither gets on (somebody waits for bytes that were
 /// announced and never come) the connection ends, as it does at its deadline.
-pub(super) fn shake_over(dialler: Handshake, acceptor: Handshake, mut up: Pipe, mut down: Pipe) -> Ends {
+fn shake_over(dialler: Handshake, acceptor: Handshake, mut up: Pipe, mut down: Pipe) -> Ends {
     let (mut dialler, mut acceptor) = (End::Going(Box::new(dialler)), End::Going(Box::new(acceptor)));
     let mut moved = (usize::MAX, 0, 0, 0);
     loop {
@@ -151,7 +65,7 @@ pub(super) fn shake_over(dialler: Handshake, acceptor: Handshake, mut up: Pipe, 
     }
 }
 
-pub(super) fn shake(dialler: Handshake, acceptor: Handshake) -> Ends {
+fn shake(dialler: Handshake, acceptor: Handshake) -> Ends {
     shake_over(dialler, acceptor, Pipe::wide(), Pipe::wide())
 }
 
@@ -184,19 +98,19 @@ fn step(handshake: &mut Handshake, from: &mut Pipe, to: &mut Pipe) -> Result<(),
     handshake.write(to)
 }
 
-pub(super) fn job(number: u8) -> JobId {
+fn job(number: u8) -> JobId {
     JobId([number; 16])
 }
 
-pub(super) fn host(number: u64) -> HostId {
+fn host(number: u64) -> HostId {
     HostId::new(number).expect("not zero")
 }
 
-pub(super) fn key(digit: char) -> JoinKey {
+fn key(digit: char) -> JoinKey {
     JoinKey::parse(&digit.to_string().repeat(64)).unwrap()
 }
 
-pub(super) fn door(key: Option<JoinKey>, plaintext: bool) -> Door {
+fn door(key: Option<JoinKey>, plaintext: bool) -> Door {
     Door::new(&DoorConfig {
         key,
         plaintext,
@@ -206,7 +120,7 @@ pub(super) fn door(key: Option<JoinKey>, plaintext: bool) -> Door {
 }
 
 /// Two hosts, 1 and 2, of one job.
-pub(super) fn hosts(number: u8, plaintext: bool) -> [Trust; 2] {
+fn hosts(number: u8, plaintext: bool) -> [Trust; 2] {
     let authority = Authority::new(job(number)).unwrap();
     [host(1), host(2)].map(|host| {
         let credentials = Credentials {
@@ -218,7 +132,7 @@ pub(super) fn hosts(number: u8, plaintext: bool) -> [Trust; 2] {
 }
 
 /// A connection of each kind, both ends.
-pub(super) fn both_ends(kind: usize) -> (Handshake, Handshake) {
+fn both_ends(kind: usize) -> (Handshake, Handshake) {
     let plaintext = kind % 2 == 1;
     if kind < 2 {
         let [one, two] = hosts(1, plaintext);
@@ -236,13 +150,13 @@ pub(super) fn both_ends(kind: usize) -> (Handshake, Handshake) {
 }
 
 /// How many there are of [`both_ends`].
-pub(super) const KINDS: usize = 4;
+const KINDS: usize = 4;
 
 /// Numbers that look random, and are the same each time.
-pub(super) struct Numbers(pub(super) u64);
+struct Numbers(pub(super) u64);
 
 impl Numbers {
-    pub(super) fn below(&mut self, bound: usize) -> usize {
+    fn below(&mut self, bound: usize) -> usize {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -250,7 +164,7 @@ impl Numbers {
         usize::try_from(self.0 >> 33).expect("31 bits") % bound
     }
 
-    pub(super) fn bytes(&mut self, count: usize) -> Vec<u8> {
+    fn bytes(&mut self, count: usize) -> Vec<u8> {
         (0..count)
             .map(|_| u8::try_from(self.below(256)).expect("below 256"))
             .collect()
@@ -258,7 +172,7 @@ impl Numbers {
 }
 
 /// Says something in both directions, which arrives.
-pub(super) fn converse(ends: Ends) {
+fn converse(ends: Ends) {
     let (mut dialler, mut acceptor) = ends.both();
     tell(&mut dialler, &mut acceptor);
     tell(&mut acceptor, &mut dialler);
