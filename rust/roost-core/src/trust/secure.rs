@@ -97,6 +97,16 @@ impl Secure {
             .is_some_and(|tls| tls.buffered > 0 || tls.ended || tls.failed.is_some())
     }
 
+    /// Takes new keys, and has the peer take some too, as TLS does by itself after some hundred GiB.
+    #[cfg(test)]
+    pub(super) fn refresh_keys(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.connection
+                .refresh_traffic_keys()
+                .expect("the handshake is done");
+        }
+    }
+
     /// Says to the peer that nothing more comes, so that it can tell this end from one that somebody else has made. Flush
     /// afterwards.
     pub fn close(&mut self) {

@@ -21,6 +21,8 @@ struct Talk {
     sends: Vec<u8>,
     sent: usize,
     heard: Vec<u8>,
+    /// How often it takes new keys. TLS allows a peer to do nothing but that only some times.
+    refreshes: usize,
 }
 
 impl Talk {
@@ -30,6 +32,7 @@ impl Talk {
             sends,
             sent: 0,
             heard: Vec::new(),
+            refreshes: 5,
         }
     }
 
@@ -48,6 +51,10 @@ impl Talk {
                 Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
             }
         }
+        if self.refreshes > 0 && numbers.below(50) == 0 {
+            self.refreshes -= 1;
+            self.secure.refresh_keys();
+        }
         let mut buffer = vec![0; 1 + numbers.below(50_000)];
         match self.secure.read(from, &mut buffer) {
             Ok(count) => {
@@ -55,7 +62,7 @@ impl Talk {
                 self.heard.extend_from_slice(&buffer[..count]);
             }
             Err(error) => {
-                assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "{error}");
                 assert!(!self.secure.has_buffered());
             }
         }
