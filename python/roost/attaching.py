@@ -77,7 +77,7 @@ def attach(
         check_integer("attach", "wait_for", wait_for, least=1, instead="leave it out to want all hosts at once")
         if path is None and wait_for > len(found):
             raise ValueError(f"attach: wait_for={wait_for} hosts, and there are {len(found)} addresses")
-    key = None if key_file is None else read_key(key_file).decode()
+    key = None if key_file is None else read_key(key_file)
     given = {
         "key": key,
         "pki": pki,

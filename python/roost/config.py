@@ -48,6 +48,10 @@ class Config(Frozen, kw_only=True):
     """Time between SIGTERM and SIGKILL."""
     stall_s: float = 30.0
     """How long a proc's event loop may stand still before an event tells where it is stuck: longer than most steps."""
+    beat_s: float = 1.0
+    """Time between two signs of life between hosts: ten of them before silence is taken for death."""
+    verdict_s: float = 10.0
+    """How long another host may be silent before it is lost: a cable may be out for nine seconds, and nothing happens."""
     lease_s: float = 30.0
     """How long a host lives without a sign of its driver before it ends what that has there."""
     cleanup_timeout_s: float = 3.0
@@ -96,6 +100,8 @@ if TYPE_CHECKING:
         grace_s: float
         sigterm_s: float
         stall_s: float
+        beat_s: float
+        verdict_s: float
         lease_s: float
         cleanup_timeout_s: float
         echo_hold_s: float

@@ -49,7 +49,7 @@ def _driver(loop: asyncio.AbstractEventLoop, preload: Sequence[str] | None) -> R
     job, proc = os.urandom(16), new_id()
     host = new_id(), os.uname().nodename
     config = _config.current()
-    limits = ("grace_s", "sigterm_s", "start_timeout_s", "stall_s", "lease_s")
+    limits = ("grace_s", "sigterm_s", "start_timeout_s", "stall_s", "lease_s", "beat_s", "verdict_s")
     control = Control.start_agent(
         job,
         proc,

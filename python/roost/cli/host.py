@@ -97,18 +97,21 @@ class _Agent:
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
         self._ended = asyncio.Event()
+        self._listening: asyncio.Future[str]
         self._control: Control
 
     async def live(self) -> int:
         """Listen, until something ends it."""
         loop = asyncio.get_running_loop()
+        self._listening = loop.create_future()
         config = _config(self._options)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._end, signal.Signals(number).name)
         parent = self._watch_parent(loop)
-        self._control, address = _start(config)
+        self._control = _start(config)
         loop.add_reader(self._control.fd, self._hear)
         try:
+            address = await self._listening
             shown = await _advertised(self._options.advertise, config["advertised"], address)
             print(f"listening on {address} advertised as {shown}", flush=True)  # noqa: T201 - what its starter waits for
             await self._ended.wait()
@@ -148,7 +151,9 @@ class _Agent:
 
     def _hear(self) -> None:
         for what, *details in self._control.drain():
-            if what == "client":
+            if what == "listening":
+                self._listening.set_result(details[0])
+            elif what == "client":
                 _logger.info("job %s attached this host from %s", *details)
             elif what == "client_ended":
                 _logger.info("job %s has gone: %s", *details)
@@ -158,7 +163,7 @@ class _Agent:
                 self._end("its work is over")
 
 
-def _start(config: dict[str, Any]) -> tuple[Control, str]:
+def _start(config: dict[str, Any]) -> Control:
     try:
         from roost._roost import Control
 
@@ -206,7 +211,7 @@ def _config(options: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _proofs(options: argparse.Namespace) -> tuple[str | None, tuple[bytes, bytes, bytes] | None]:
+def _proofs(options: argparse.Namespace) -> tuple[bytes | None, tuple[bytes, bytes, bytes] | None]:
     """The key, and the certificates of one's own, where they are given."""
     files = {name: getattr(options, f"tls_{name}") for name in ("ca", "certificate", "key")}
     if any(files.values()) and not all(files.values()):
@@ -214,7 +219,7 @@ def _proofs(options: argparse.Namespace) -> tuple[str | None, tuple[bytes, bytes
     if files["key"] and options.insecure_plaintext:
         raise _Refusal(_USAGE, "--tls-… and --insecure-plaintext contradict each other")
     try:
-        key = None if options.key_file is None else read_key(options.key_file).decode()
+        key = None if options.key_file is None else read_key(options.key_file)
         return key, Tls(**files)._read() if files["key"] else None
     except (OSError, ValueError) as error:
         raise _Refusal(_KEY, str(error)) from None
