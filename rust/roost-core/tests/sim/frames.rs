@@ -5,8 +5,9 @@ use std::ops::ControlFlow;
 use roost_core::credit::Amount;
 use roost_core::wire::{Content, CreditTarget, FrameHead, Part, Parts, ProtocolError, ReplyStatus};
 
+use crate::ahead::Ahead;
 use crate::ledger::{Key, Life, Outcome};
-use crate::peer::{Entry, read_payload, reply};
+use crate::peer::{Entry, Peer, read_payload, reply};
 use crate::world::World;
 
 /// A frame's content, taken out of the bytes it came in.
@@ -90,16 +91,19 @@ impl World {
         let Some(peer) = node.peer(from) else { return Ok(0) };
         let (mut taken, mut held) = (Vec::new(), false);
         let doubles = peer.session.doubles();
-        let consumed = peer.session.receive(now, bytes, &mut |frame| {
+        let Peer { session, ahead, .. } = peer;
+        let consumed = session.receive(now, bytes, &mut |frame| {
             if frame.head.epoch > epoch {
                 held = true;
                 return ControlFlow::Break(());
             }
-            taken.push(take(&frame.content, frame.head.sequence));
+            taken.extend(take(&frame.content, frame.head.sequence, ahead));
             ControlFlow::Continue(())
         });
         self.tally.doubles += peer.session.doubles() - doubles;
         self.tally.held += u64::from(held);
+        self.tally.ahead += std::mem::take(&mut peer.ahead.came);
+        self.tally.given_up += std::mem::take(&mut peer.ahead.gave_up);
         for frame in taken {
             self.take_frame(life, from, frame);
         }
@@ -202,10 +206,14 @@ impl World {
     }
 }
 
-fn take(content: &Content<'_>, sequence: u64) -> Taken {
-    match content {
+fn take(content: &Content<'_>, sequence: u64, ahead: &mut Ahead) -> Option<Taken> {
+    Some(match content {
+        Content::Bulk(bulk, piece) => {
+            ahead.take(bulk, piece);
+            return None;
+        }
         Content::Message(message, parts) => {
-            let (id, witness) = read_payload(&inline_bytes(*parts));
+            let (id, witness) = read_payload(&ahead.payload(*parts));
             assert!(message.call == 0 || message.call == id);
             let targets = message.runs.targets().collect();
             Taken::Message {
@@ -237,7 +245,7 @@ fn take(content: &Content<'_>, sequence: u64) -> Taken {
             }
         }
         other => panic!("nobody sends {other:?}"),
-    }
+    })
 }
 
 pub(crate) fn inline_bytes(parts: Parts<'_>) -> Vec<u8> {

@@ -3,6 +3,7 @@
 //!
 //! `ROOST_SIM_SEED=17` repeats one seed, `ROOST_SIM_SEEDS=100000` runs so many of them.
 
+mod ahead;
 mod frames;
 mod ledger;
 mod links;
@@ -107,6 +108,8 @@ fn every_fault_happens() {
         sum.full += tally.full;
         sum.held += tally.held;
         sum.refused_hellos += tally.refused_hellos;
+        sum.ahead += tally.ahead;
+        sum.given_up += tally.given_up;
         counts.answered += count.answered;
         counts.dropped += count.dropped;
         counts.not_delivered += count.not_delivered;
@@ -121,12 +124,14 @@ fn every_fault_happens() {
         sum.full,
         sum.held,
         sum.refused_hellos,
+        sum.ahead,
         refused,
     ];
     assert!(
         all.into_iter().all(|count| count > 5),
         "{sum:?}, {refused} refused"
     );
+    assert!(sum.given_up > 0, "{sum:?}");
     let outcomes = [
         counts.answered,
         counts.dropped,

@@ -1,7 +1,7 @@
 //! What a proc has for each other proc: the real session and the real credit, and the queues that wait for them.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use roost_core::credit::{QueueBound, ReceiveWindow, SendWindows};
 use roost_core::id::MeshId;
@@ -10,6 +10,7 @@ use roost_core::wire::{
     Chain, FrameHeader, MessageHeader, Part, ReplyHeader, ReplyStatus, Run, RunsBuffer, SegmentPart,
 };
 
+use crate::ahead::Ahead;
 use crate::ledger::{Key, Life};
 use crate::setup::Setup;
 use crate::world::Notice;
@@ -19,7 +20,7 @@ use crate::world::Notice;
 pub(crate) struct Outgoing {
     pub(crate) id: u64,
     pub(crate) call: bool,
-    pub(crate) payload: Rc<Vec<u8>>,
+    pub(crate) payload: Arc<Vec<u8>>,
     pub(crate) segment_bytes: u64,
 }
 
@@ -69,6 +70,7 @@ pub(crate) struct Peer {
     pub(crate) life: Life,
     pub(crate) session: Session,
     pub(crate) windows: SendWindows,
+    pub(crate) ahead: Ahead,
     /// Per slot, what waits for credit or for room in the session; each with its rank.
     pub(crate) waiting: Vec<VecDeque<(u32, Outgoing)>>,
     pub(crate) bound: QueueBound,
@@ -88,6 +90,7 @@ impl Peer {
             life,
             session: Session::new(setup.session),
             windows: SendWindows::new(setup.window, setup.slots),
+            ahead: Ahead::default(),
             waiting: vec![VecDeque::new(); slots],
             bound: QueueBound::new(setup.queue),
             answers: VecDeque::new(),
@@ -132,8 +135,16 @@ impl Peer {
             offset: 0,
             length,
         });
-        let parts = [Part::Inline(head), segment, Part::Inline(rest)];
-        let sequence = self.push(&header, &parts, setup)?;
+        let is_large = message.payload.len() >= setup.ahead_bytes_min;
+        let rest = if is_large {
+            Part::Bulk(self.push_ahead(message, targets[0].1, setup)?)
+        } else {
+            Part::Inline(rest)
+        };
+        let sequence = self.push(&header, &[Part::Inline(head), segment, rest], setup)?;
+        if is_large {
+            self.named(message, targets[0].1);
+        }
         assert!(
             self.windows.take_all(runs.as_runs(), message.bytes()),
             "each of them has credit"

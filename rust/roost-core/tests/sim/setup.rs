@@ -28,6 +28,9 @@ pub(crate) struct Setup {
     /// Time between the verbs of a proc, at most.
     pub(crate) pause_ns_max: u64,
     pub(crate) payload_bytes_max: u64,
+    /// Payloads from this size on go ahead of their message, in pieces of the other.
+    pub(crate) ahead_bytes_min: usize,
+    pub(crate) piece_bytes: usize,
     pub(crate) cuts: u64,
     pub(crate) crashes: u64,
     pub(crate) stalls: u64,
@@ -84,6 +87,12 @@ impl Setup {
             verbs_each: random.between(5, 120),
             pause_ns_max: random.pick(&[0, MILLISECOND, 50 * MILLISECOND]),
             payload_bytes_max: random.pick(&[0, 300, 3_000, 150_000]),
+            ahead_bytes_min: if between_hosts {
+                random.pick(&[usize::MAX, 50, 2_000])
+            } else {
+                usize::MAX
+            },
+            piece_bytes: random.pick(&[20, 900, 20_000]),
             cuts: if between_hosts { some(random, 40) } else { 0 },
             crashes: some(random, 12),
             stalls: some(random, 8),

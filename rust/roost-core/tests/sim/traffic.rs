@@ -1,6 +1,6 @@
 //! What user code does: verbs, endpoints, answers, cancels.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use roost_core::credit::Amount;
 use roost_core::id::MeshId;
@@ -81,7 +81,7 @@ impl World {
         } else {
             self.random.pick(&known)
         };
-        let payload = Rc::new(Outgoing::payload(id, witness, filling));
+        let payload = Arc::new(Outgoing::payload(id, witness, filling));
         let segment_bytes = if self.random.percent(10) {
             self.random.below(5_000)
         } else {
@@ -188,6 +188,7 @@ impl World {
                 .position(|(rank, message)| (message.id, *rank) == key)
                 .expect("it waits");
             let (_, message) = queue.remove(at).expect("it waits");
+            peer.give_up(&message, key.1);
             peer.bound.leave(message.bytes());
             node.pending.remove(&key);
             self.ledger.removed(key);

@@ -91,6 +91,9 @@ pub(crate) struct Tally {
     pub(crate) full: u64,
     pub(crate) held: u64,
     pub(crate) refused_hellos: u64,
+    /// Payloads that came ahead of their message, and those whose message was cancelled meanwhile.
+    pub(crate) ahead: u64,
+    pub(crate) given_up: u64,
 }
 
 impl World {
