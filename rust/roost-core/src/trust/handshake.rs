@@ -137,7 +137,7 @@ impl Handshake {
                 return Ok(());
             }
             match self.receive(from) {
-                Ok(0) => return Err(self.closed()),
+                Ok(0) => return Err(self.closed(false)),
                 Ok(count) => self.left = self.left.saturating_sub(count),
                 Err(TrustError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(TrustError::Io(error)) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -240,10 +240,10 @@ impl Handshake {
         if let Channel::Tls(connection) = &mut self.channel {
             while self.filled < wanted {
                 match connection.reader().read(&mut self.incoming[self.filled..wanted]) {
-                    Ok(0) => return Err(self.closed()),
+                    Ok(0) => return Err(self.closed(true)),
                     Ok(count) => self.filled += count,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                    Err(_) => return Err(self.closed()),
+                    Err(_) => return Err(self.closed(false)),
                 }
             }
         } else if self.step == Step::Opening && self.filled >= 2 && is_tls(&self.incoming) {
@@ -256,12 +256,14 @@ impl Handshake {
         Ok(true)
     }
 
-    /// Who has shown its proof and hears nothing but the end was refused.
-    fn closed(&self) -> TrustError {
+    /// Why the connection has ended. Who has shown its proof and then hears the end said was refused; in clear nobody can
+    /// say so, and a cut looks the same.
+    fn closed(&self, is_said: bool) -> TrustError {
+        let is_plain = matches!(self.channel, Channel::Plain { .. });
         match (self.step, self.terms.side) {
-            (Step::Proof, Side::Dials) => TrustError::Refused,
+            (Step::Proof, Side::Dials) if is_said || is_plain => TrustError::Refused,
             (Step::Tls, _) => TrustError::Closed {
-                during: "in the TLS handshake: it may have refused this side, see its log",
+                during: "in the TLS handshake",
             },
             _ => TrustError::Closed {
                 during: "before it proved itself",

@@ -161,3 +161,23 @@ fn a_connection_cut_anywhere_ends_both() {
         }
     }
 }
+
+/// A peer that dies before its proof has refused nobody: calling it again may help.
+#[test]
+fn a_peer_that_goes_away_is_no_refusal() {
+    for kind in [0, 2] {
+        let (dialler, acceptor) = both_ends(kind);
+        let down = lengths(kind)[1].1;
+        let ends = shake_over(
+            dialler,
+            acceptor,
+            Pipe::wide(),
+            Pipe::harmful(Harm::Cut(down - 20)),
+        );
+        let error = ends.dialler.unwrap_err();
+        assert!(
+            matches!(error, TrustError::Closed { .. }) && !error.is_authentication(),
+            "{error:?}"
+        );
+    }
+}
