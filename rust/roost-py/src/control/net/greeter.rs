@@ -45,7 +45,17 @@ pub(crate) enum Failed {
     Answer(#[from] AnswerError),
     /// It has not proved itself, or did not accept our proof.
     #[error(transparent)]
-    Trust(#[from] TrustError),
+    Trust(TrustError),
+}
+
+impl From<TrustError> for Failed {
+    /// A peer that went away in the middle has refused nobody.
+    fn from(error: TrustError) -> Self {
+        match error {
+            TrustError::Io(_) | TrustError::Closed { .. } => Self::Unreachable(error.to_string()),
+            error => Self::Trust(error),
+        }
+    }
 }
 
 #[derive(Debug)]
