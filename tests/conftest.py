@@ -20,6 +20,9 @@ _SHORT_TIMEOUT_S = 120
 
 def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="the long form of tests/chaos and tests/soak; takes hours")
+    parser.addoption(
+        "--on-hosts", action="store_true", help="the procs of tests/system live on three agents of this machine"
+    )
 
 
 def pytest_configure(config):

@@ -95,7 +95,7 @@ class ProcessHosts:
 def _started(name: str, key: str) -> subprocess.Popen[str]:
     command = [
         sys.executable, "-m", "roost", "host", "--listen", "127.0.0.1:0", "--key-file", key, "--name", name,
-        "--one-job", "--parent-pid", str(os.getpid()),
+        "--one-job", "--quiet", "--parent-pid", str(os.getpid()),
     ]  # fmt: skip
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
 

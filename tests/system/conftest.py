@@ -8,7 +8,7 @@ from leftovers import leaving_nothing
 from loops import Job
 from working import Gate, Worker, forget_gates
 
-from roost import this_host, this_proc
+from roost import ProcessHosts, this_host, this_proc
 
 
 @pytest.fixture(scope="module", params=["asyncio", "uvloop"])
@@ -23,9 +23,15 @@ def job(request):
 
 
 @pytest.fixture(scope="module")
-def procs(job):
-    """Three procs for all tests of a module."""
-    return job.run(spawned())
+def procs(job, request):
+    """Three procs for all tests of a module; with `--on-hosts` each on a host of its own."""
+    if not request.config.getoption("--on-hosts"):
+        yield job.run(spawned(this_host(), {"gpus": 3}))
+        return
+    hosts = ProcessHosts(3)
+    mesh = job.run(hosts.__aenter__())
+    yield job.run(spawned(mesh.rename(hosts="gpus"), {}))
+    job.run(hosts.__aexit__(None, None, None))
 
 
 @pytest.fixture
@@ -50,8 +56,8 @@ def gate(job):
     job.run(stopped(mesh))
 
 
-async def spawned():
-    return await this_host().spawn_procs({"gpus": 3})
+async def spawned(hosts, per_host):
+    return await hosts.spawn_procs(per_host)
 
 
 async def opened_gate():

@@ -78,12 +78,14 @@ def add_to(commands: Any) -> None:
         "--insecure-plaintext", action="store_true",
         help="do without TLS: whoever is on the way can read and change everything",
     )  # fmt: skip
+    parser.add_argument("--quiet", action="store_true", help="say only what somebody has to know: warnings")
     parser.add_argument("--parent-pid", metavar="PID", type=int, help="end when this process, which started it, does")
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    level = logging.WARNING if options.quiet else logging.INFO
+    logging.basicConfig(stream=sys.stderr, level=level, format="%(asctime)s %(levelname)s %(message)s")
     try:
         return asyncio.run(_Agent(options).live())
     except _Refusal as refusal:
