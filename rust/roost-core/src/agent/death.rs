@@ -64,6 +64,7 @@ impl Agent {
 
     /// Tell everybody, and decide what comes next.
     pub(super) fn tell_death(&mut self, now_ns: u64, id: ProcId) {
+        let has_place = self.has_place(id);
         let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
@@ -71,12 +72,12 @@ impl Agent {
             return;
         };
         let (seen, gone) = (std::mem::take(seen), *gone);
-        let mut death = describe(proc, &seen);
+        let mut death = describe(proc, &seen, has_place);
         death.times.detected_ns = Some(now_ns);
         if proc.is_spare {
             return self.spare_ended(now_ns, id, death, gone);
         }
-        let decision = self.decide(now_ns, id, &death);
+        let decision = self.decide(now_ns, id, &death, has_place);
         match decision {
             Decision::Restart { delay_ns } => self.tell_restart(now_ns, id, &seen, (death, delay_ns, gone)),
             Decision::Ended => self.tell_end(id, &seen, &Status::Stopped { death }, gone),
@@ -96,8 +97,7 @@ impl Agent {
     }
 
     /// What follows from a death: the policy's word, if there is a host to start it on.
-    fn decide(&mut self, now_ns: u64, id: ProcId, death: &Death) -> Decision {
-        let has_place = self.has_place(id);
+    fn decide(&mut self, now_ns: u64, id: ProcId, death: &Death, has_place: bool) -> Decision {
         let Some(proc) = self.procs.get_mut(id) else {
             return Decision::Ended;
         };
@@ -152,7 +152,10 @@ impl Agent {
         if let Some(scope) = scope {
             self.restart_with(now_ns, id, scope);
         }
-        self.start_next(now_ns, id);
+        // Those that are lost with their host start when all that is lost is known.
+        if self.procs.get(&id).is_some_and(|proc| proc.lost.is_none()) {
+            self.start_next(now_ns, id);
+        }
     }
 
     /// It stays down.
@@ -277,7 +280,7 @@ impl Agent {
 }
 
 /// One death, for people.
-fn describe(proc: &Proc, seen: &Seen) -> Death {
+fn describe(proc: &Proc, seen: &Seen, has_place: bool) -> Death {
     let exit = seen.exit.or(seen.likely);
     let was_up = proc.times.up_ns.is_some();
     let how = how(exit, seen.oom);
@@ -285,11 +288,9 @@ fn describe(proc: &Proc, seen: &Seen) -> Death {
         None => how,
         Some(reason) => format!("{how}: {reason}"),
     };
-    let (kind, reason) = if let Some(ending) = proc
-        .ending
-        .as_ref()
-        .filter(|one| proc.lost.is_none() || !one.restart)
-    {
+    // What was to start again, and now cannot, was not stopped.
+    let ending = proc.ending.as_ref().filter(|one| has_place || !one.restart);
+    let (kind, reason) = if let Some(ending) = ending {
         (DeathKind::Stopped, ending.reason.clone())
     } else if let Some(reason) = &proc.lost {
         (DeathKind::Lost, reason.clone())

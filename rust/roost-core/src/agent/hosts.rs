@@ -232,8 +232,6 @@ impl Agent {
             Phase::Down { .. } | Phase::Asking { .. } => {
                 if *status == HostStatus::Left || !self.has_place(id) {
                     self.lose_place(now_ns, id);
-                } else {
-                    self.start_next(now_ns, id);
                 }
             }
             Phase::Over { gone, .. } if !*gone => {

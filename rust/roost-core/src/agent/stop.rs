@@ -1,6 +1,6 @@
 //! Ending procs: in order, and by force.
 
-use super::proc::{Ending, Phase};
+use super::proc::{Ending, Phase, Proc};
 use super::{Agent, Output, Seen, Signal};
 use crate::control::{Patience, Status, ToClient};
 use crate::id::ProcId;
@@ -33,10 +33,7 @@ impl Agent {
         };
         match &mut proc.phase {
             Phase::Queued | Phase::Asking { .. } | Phase::Dying { .. } => {}
-            Phase::Down { at_ns, .. } => {
-                *at_ns = now_ns;
-                self.start_next(now_ns, id);
-            }
+            Phase::Down { at_ns, .. } => *at_ns = now_ns,
             Phase::Over { gone, .. } => {
                 let (gone, owner) = (*gone, proc.owner);
                 if self.hears(owner) {
@@ -157,7 +154,11 @@ impl Agent {
             },
         );
         self.start_next(now_ns, id);
-        self.begin_spares_again(now_ns, id);
+        // Unless it has failed again, for want of a host.
+        let is_over = |proc: &Proc| matches!(proc.phase, Phase::Over { .. });
+        if !self.procs.get(&id).is_some_and(is_over) {
+            self.begin_spares_again(now_ns, id);
+        }
     }
 }
 

@@ -10,6 +10,8 @@ mod sources;
 mod spares;
 mod trees;
 
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::control::{Activity, Death, DeathKind, Exit, Launch, Member, Rank, Spawn, TemplateKey};
 use crate::id::Incarnation;
@@ -98,6 +100,10 @@ struct Rig {
     said: Vec<Output>,
     /// How many outputs that were.
     outputs: usize,
+    /// Where incarnations were ordered.
+    launched_on: BTreeMap<(u64, u32), u64>,
+    /// Hosts that are told nothing any more.
+    gone: BTreeSet<u64>,
     /// Templates are ready at once; most tests are not about them.
     templates_ready: bool,
 }
@@ -113,6 +119,8 @@ impl Rig {
             now_ns: SECOND,
             said: Vec::new(),
             outputs: 0,
+            launched_on: BTreeMap::new(),
+            gone: BTreeSet::new(),
             templates_ready: true,
         }
     }
@@ -151,6 +159,7 @@ impl Rig {
     fn listen(&mut self) {
         while let Some((of, output)) = self.agent.next_output() {
             self.outputs += 1;
+            assert!(!self.gone.contains(&of.get()), "{of} is gone: {output:?}");
             match output {
                 Output::StartTemplate { template, .. } if self.templates_ready => {
                     self.agent.handle(self.now_ns, Input::TemplateReady(template));
@@ -167,7 +176,13 @@ impl Rig {
                         descriptor,
                     }
                 })),
-                output => self.said.push(output),
+                output => {
+                    if let Output::Launch(order) = &output {
+                        self.launched_on
+                            .insert((order.proc.get(), order.incarnation.0), of.get());
+                    }
+                    self.said.push(output);
+                }
             }
         }
     }

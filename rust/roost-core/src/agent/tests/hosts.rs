@@ -22,15 +22,21 @@ fn mending(limit: u32, on: On) -> Policy {
 }
 
 impl Rig {
-    fn join(&mut self, number: u64) {
+    pub(super) fn join(&mut self, number: u64) {
         let name = format!("node{number}");
         let host = host(number);
         self.input(Input::HostJoined { host, name });
     }
 
-    fn lose(&mut self, number: u64) {
+    pub(super) fn lose(&mut self, number: u64) {
+        self.gone.insert(number);
         let (host, reason) = (host(number), "silent for 10 s".to_owned());
         self.input(Input::HostLost { host, reason });
+    }
+
+    pub(super) fn leave(&mut self, number: u64) {
+        self.gone.insert(number);
+        self.input(Input::HostLeft { host: host(number) });
     }
 
     /// What follows from this, with the hosts that it is for.
@@ -249,9 +255,10 @@ fn what_a_lost_host_still_says_comes_too_late() {
 #[test]
 fn the_drivers_host_is_never_lost() {
     let mut rig = rig(spawn(&[1]));
-    rig.lose(OWN);
-    assert_eq!(rig.take(), []);
-    rig.lose(99);
+    for number in [OWN, 99] {
+        let (host, reason) = (host(number), "silent".to_owned());
+        rig.input(Input::HostLost { host, reason });
+    }
     assert_eq!(rig.take(), []);
 }
 
@@ -263,7 +270,7 @@ fn a_host_that_leaves_ends_what_is_there() {
     });
     rig.crash(2, 0);
     rig.said.clear();
-    rig.input(Input::HostLeft { host: host(2) });
+    rig.leave(2);
     rig.wait(10 * SECOND);
     let said = rig.take();
     assert!(matches!(

@@ -3,7 +3,7 @@
 //! A child is permanent (`When::Always`), transient (`When::Failed`) or temporary (no policy); intensity and period are
 //! counted for each child; the strategy is the scope. What is not Erlang's: a failure is not the end of the siblings.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 
@@ -32,6 +32,8 @@ pub(super) enum Stage {
 pub(super) struct Child {
     pub(super) mesh: u64,
     pub(super) owner: u64,
+    /// Where it was started last.
+    pub(super) host: u64,
     pub(super) policy: Option<Policy>,
     pub(super) life: u32,
     pub(super) stage: Stage,
@@ -41,18 +43,25 @@ pub(super) struct Child {
     reasons: usize,
 }
 
-/// Children by number, which is also the order in which they were started.
+/// Children by number, which is also the order in which they were started; and hosts that are gone.
 #[derive(Debug, Default)]
-pub(super) struct Model(pub(super) BTreeMap<u64, Child>);
+pub(super) struct Model(pub(super) BTreeMap<u64, Child>, BTreeSet<u64>);
 
 impl Model {
-    pub(super) fn spawn(&mut self, number: u64, mesh: u64, owner: u64, policy: Option<Policy>) {
+    pub(super) fn spawn(
+        &mut self,
+        number: u64,
+        mesh: u64,
+        (owner, host): (u64, u64),
+        policy: Option<Policy>,
+    ) {
         let (life, stage, asked, mended_ns, reasons) = (0, Stage::Runs, None, Vec::new(), 0);
         self.0.insert(
             number,
             Child {
                 mesh,
                 owner,
+                host,
                 policy,
                 life,
                 stage,
@@ -78,12 +87,14 @@ impl Model {
 
     /// What everybody is told of a process that has ended, and of what that ends besides.
     pub(super) fn ended(&mut self, now_ns: u64, number: u64, clean: bool) -> Vec<(u64, u32, Verdict)> {
+        let has_place = self.has_place(number);
         let child = self.0.get_mut(&number).expect("only children end");
         let verdict = match (child.asked.take(), child.policy) {
-            (Some(true), _) => Verdict::Again,
+            (Some(true), _) if has_place => Verdict::Again,
+            (Some(true), _) => Verdict::Failed(child.reasons),
             (None, Some(policy)) if !clean || policy.when == When::Always => {
                 child.mended_ns.retain(|at_ns| at_ns + policy.within_ns > now_ns);
-                if child.mended_ns.len() < policy.limit as usize {
+                if child.mended_ns.len() < policy.limit as usize && has_place {
                     child.mended_ns.push(now_ns);
                     child.reasons = (child.reasons + 1).min(crate::limits::DEATHS_KEPT_MAX);
                     Verdict::Mended
@@ -119,6 +130,46 @@ impl Model {
         told
     }
 
+    /// Whether there is a host to start it on. There always is one that others may move to.
+    fn has_place(&self, number: u64) -> bool {
+        let child = &self.0[&number];
+        let moves = child.policy.is_some_and(|policy| policy.on == On::AnyHost);
+        moves || !self.1.contains(&child.host)
+    }
+
+    /// A host is gone: `lost`, or let go in order.
+    pub(super) fn gone(&mut self, now_ns: u64, host: u64, lost: bool) -> Vec<(u64, u32, Verdict)> {
+        self.1.insert(host);
+        let there = self.0.iter().filter(|(_, child)| child.host == host);
+        let there: Vec<u64> = there.map(|(&number, _)| number).collect();
+        for number in &there {
+            let child = self.0.get_mut(number).expect("it is there");
+            if child.stage == Stage::Runs {
+                child.stage = Stage::Ending;
+            }
+            if child.stage == Stage::Ending && !lost {
+                child.asked = Some(false);
+            }
+        }
+        let mut told = Vec::new();
+        for number in there {
+            match self.0[&number].stage {
+                Stage::Ending => told.extend(self.ended(now_ns, number, false)),
+                Stage::Down if !lost => told.extend(self.stop(number)),
+                Stage::Down if !self.has_place(number) => told.push(self.fail(number)),
+                _ => {}
+            }
+        }
+        told
+    }
+
+    fn fail(&mut self, number: u64) -> (u64, u32, Verdict) {
+        let child = self.0.get_mut(&number).expect("only children fail");
+        let verdict = Verdict::Failed(child.reasons);
+        (child.stage, child.reasons) = (Stage::Over, 0);
+        (number, child.life, verdict)
+    }
+
     /// What everybody is told at once when this child is stopped.
     pub(super) fn stop(&mut self, number: u64) -> Option<(u64, u32, Verdict)> {
         let child = self.0.get_mut(&number)?;
@@ -133,7 +184,9 @@ impl Model {
         None
     }
 
-    pub(super) fn restart(&mut self, number: u64) {
+    /// What everybody is told at once when this child is asked to start again.
+    pub(super) fn restart(&mut self, number: u64) -> Option<(u64, u32, Verdict)> {
+        let has_place = self.has_place(number);
         let owner_runs = self.0.get(&number).is_some_and(|child| self.runs(child.owner));
         let child = self.0.get_mut(&number).expect("only children restart");
         match child.stage {
@@ -141,8 +194,10 @@ impl Model {
             Stage::Over if owner_runs => {
                 child.stage = Stage::Down;
                 child.mended_ns.clear();
+                return (!has_place).then(|| self.fail(number));
             }
             _ => {}
         }
+        None
     }
 }

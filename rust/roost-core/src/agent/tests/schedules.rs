@@ -1,4 +1,4 @@
-//! Any order of events: promises that hold after each.
+//! Any order of events, on several hosts that come and go: promises that hold after each.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,6 +15,8 @@ enum Step {
         warm: bool,
         ask: bool,
         spares: u64,
+        hosts: (usize, usize),
+        moves: bool,
     },
     Wait {
         ms: u64,
@@ -34,20 +36,36 @@ enum Step {
     Connect(usize, usize),
     Answer(bool),
     Template(u8),
+    Join,
+    Part {
+        which: usize,
+        lost: bool,
+    },
+    /// A host that is gone still says this of a proc.
+    Late(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let which = 0_usize..8;
     prop_oneof![
-        (0_usize..4, 0_u32..4, any::<bool>(), any::<bool>(), 0_u64..3).prop_map(
-            |(owner, limit, warm, ask, spares)| Step::Spawn {
-                owner,
-                limit,
-                warm,
-                ask,
-                spares,
-            }
-        ),
+        (
+            (0_usize..4, 0_u32..4, any::<bool>(), any::<bool>(), 0_u64..3),
+            ((0_usize..4, 0_usize..4), any::<bool>())
+        )
+            .prop_map(
+                |((owner, limit, warm, ask, spares), (hosts, moves))| Step::Spawn {
+                    owner,
+                    limit,
+                    warm,
+                    ask,
+                    spares,
+                    hosts,
+                    moves,
+                }
+            ),
+        Just(Step::Join),
+        (which.clone(), any::<bool>()).prop_map(|(which, lost)| Step::Part { which, lost }),
+        which.clone().prop_map(Step::Late),
         (1_u64..20_000).prop_map(|ms| Step::Wait { ms }),
         which.clone().prop_map(Step::Launch),
         which.clone().prop_map(Step::Up),
@@ -88,13 +106,24 @@ struct World {
     /// The last epoch that each receiver heard.
     epochs: BTreeMap<u64, u32>,
     loading: Vec<TemplateId>,
+    /// Where processes are.
+    on: BTreeMap<(u64, u32), u64>,
+    /// Hosts that procs can be started on besides the driver's, and how many there ever were.
+    hosts: Vec<u64>,
+    joined: u64,
+    /// Procs that may move, and where those are that may not.
+    moving: BTreeSet<u64>,
+    home: BTreeMap<u64, u64>,
 }
 
 impl World {
     fn take(&mut self, rig: &mut Rig) {
         for output in rig.take() {
             match output {
-                Output::Launch(order) => self.launched(&order),
+                Output::Launch(order) => {
+                    let of = rig.launched_on[&(order.proc.get(), order.incarnation.0)];
+                    self.launched(&order, of);
+                }
                 Output::Send { to, message, .. } => self.told(rig.now_ns, to[0].get(), message),
                 Output::StartTemplate { template, .. } => self.loading.push(template),
                 Output::Signal {
@@ -113,8 +142,13 @@ impl World {
         }
     }
 
-    fn launched(&mut self, order: &Order) {
+    fn launched(&mut self, order: &Order, of: u64) {
         let number = order.proc.get();
+        assert!(
+            self.home[&number] == of || self.moving.contains(&number),
+            "proc {number} has moved"
+        );
+        self.on.insert((number, order.incarnation.0), of);
         assert!(
             !self.over.contains(&number),
             "proc {number} was told to be over, and starts"
@@ -135,6 +169,7 @@ impl World {
         let has_process = self.processes.keys().any(|(one, _)| *one == number.get());
         assert!(!has_process, "proc {number} starts while it still has its memory");
         self.processes.insert((number.get(), life.0), Process::Running);
+        self.on.insert((number.get(), life.0), self.home[&spare.get()]);
     }
 
     fn told(&mut self, now_ns: u64, to: u64, message: ToClient) {
@@ -198,6 +233,8 @@ impl World {
                 warm,
                 ask,
                 spares,
+                hosts,
+                moves,
             } => {
                 *spawned += 1;
                 let owner = if owner == 0 {
@@ -210,7 +247,10 @@ impl World {
                 } else {
                     spawn(&[*spawned])
                 };
-                let base = spares::with_spares(base, spares, policy(limit));
+                let on = [On::SameHost, On::AnyHost][usize::from(moves)];
+                let policy = Policy { on, ..policy(limit) };
+                let mut base = spares::with_spares(base, spares, policy);
+                self.place(&mut base, hosts, moves);
                 self.limits.insert(*spawned, limit);
                 rig.say(
                     DRIVER,
@@ -222,11 +262,80 @@ impl World {
                 );
             }
             Step::Wait { ms } => rig.wait(ms * MS),
+            Step::Join => self.join(rig),
+            Step::Part { which, lost } => self.part(rig, which, lost),
+            Step::Late(which) => self.late(rig, which),
             Step::Launch(_) | Step::Up(_) | Step::Die { .. } | Step::Exit(_) | Step::Go(_) => {
                 self.happen(rig, step);
             }
             step => self.request(rig, step, *spawned),
         }
+    }
+
+    /// Spread the ranks and spares of a mesh over two hosts, which may have gone meanwhile.
+    fn place(&mut self, spawn: &mut Spawn, hosts: (usize, usize), moves: bool) {
+        let known = (OWN..=self.joined.max(OWN)).collect::<Vec<_>>();
+        let of = [hosts.0, hosts.1].map(|which| known[which % known.len()]);
+        for (rank, of) in spawn
+            .ranks
+            .iter_mut()
+            .chain(&mut spawn.spares)
+            .zip(of.iter().cycle())
+        {
+            rank.host = host(*of);
+            self.home.insert(rank.proc.get(), *of);
+        }
+        if moves {
+            self.moving.extend(spawn.ranks.iter().map(|rank| rank.proc.get()));
+        }
+    }
+
+    fn join(&mut self, rig: &mut Rig) {
+        self.joined = self.joined.max(OWN) + 1;
+        self.hosts.push(self.joined);
+        rig.join(self.joined);
+    }
+
+    fn part(&mut self, rig: &mut Rig, which: usize, lost: bool) {
+        if self.hosts.is_empty() {
+            return;
+        }
+        let of = self.hosts.remove(which % self.hosts.len());
+        let on = &self.on;
+        self.processes.retain(|key, _| on[key] != of);
+        if lost {
+            rig.lose(of);
+        } else {
+            rig.leave(of);
+        }
+    }
+
+    fn late(&mut self, rig: &mut Rig, which: usize) {
+        let Some(&of) = rig.gone.iter().nth(which % rig.gone.len().max(1)) else {
+            return;
+        };
+        let all: Vec<(u64, u32)> = self.on.keys().copied().collect();
+        let Some(&(number, life)) = all.get(which) else {
+            return;
+        };
+        let before = rig.agent.epoch();
+        let (proc, incarnation) = (proc(number), Incarnation(life));
+        rig.input_from(of, Input::Gone { proc, incarnation });
+        let seen = Seen::default();
+        rig.input_from(
+            of,
+            Input::Died {
+                proc,
+                incarnation,
+                seen,
+            },
+        );
+        assert_eq!(rig.agent.epoch(), before);
+    }
+
+    /// A process's host tells what has happened to it.
+    fn tell(&self, rig: &mut Rig, key: (u64, u32), input: Input) {
+        rig.input_from(self.on[&key], input);
     }
 
     /// Something happens to a process.
@@ -235,11 +344,12 @@ impl World {
             Step::Launch(which) => {
                 if let Some((number, incarnation)) = self.nth(which, Process::Ordered) {
                     self.processes.insert((number, incarnation), Process::Running);
-                    rig.input(Input::Launched {
+                    let launched = Input::Launched {
                         proc: proc(number),
                         incarnation: Incarnation(incarnation),
                         pid: 7,
-                    });
+                    };
+                    self.tell(rig, (number, incarnation), launched);
                 }
             }
             Step::Up(which) => {
@@ -259,27 +369,33 @@ impl World {
                         exit,
                         ..Seen::default()
                     };
-                    rig.input(Input::Died {
+                    let died = Input::Died {
                         proc: proc(number),
                         incarnation: Incarnation(incarnation),
                         seen,
-                    });
+                    };
+                    self.tell(rig, (number, incarnation), died);
                 }
             }
             Step::Exit(which) => {
                 if let Some((number, incarnation)) = self.nth(which, Process::Ending) {
-                    let (proc, incarnation) = (proc(number), Incarnation(incarnation));
-                    rig.input(Input::Exited {
-                        proc,
-                        incarnation,
+                    let exited = Input::Exited {
+                        proc: proc(number),
+                        incarnation: Incarnation(incarnation),
                         exit: Exit::Code(1),
-                    });
+                    };
+                    self.tell(rig, (number, incarnation), exited);
                 }
             }
             Step::Go(which) => {
                 if let Some((number, incarnation)) = self.nth(which, Process::Ending) {
                     self.processes.remove(&(number, incarnation));
-                    rig.go(number, incarnation);
+                    let (proc, life) = (proc(number), Incarnation(incarnation));
+                    let gone = Input::Gone {
+                        proc,
+                        incarnation: life,
+                    };
+                    self.tell(rig, (number, incarnation), gone);
                 }
             }
             _ => {}

@@ -1,5 +1,5 @@
 //! Trees of owners under random policies, against the rules of `otp`: every fault is told exactly once, as what those rules
-//! make of it, and in the end exactly what should run runs.
+//! make of it, and in the end exactly what should run runs. Hosts come and go meanwhile.
 //!
 //! `ROOST_SIM_SEED=17` repeats one seed, `ROOST_SIM_SEEDS=100000` runs so many of them.
 
@@ -42,8 +42,13 @@ struct World {
     random: Random,
     model: Model,
     processes: BTreeMap<(u64, u32), Process>,
-    /// Mesh by spare.
-    spares: BTreeMap<u64, u64>,
+    /// Where they are.
+    on: BTreeMap<(u64, u32), u64>,
+    /// Hosts that procs can be started on, and how many there were.
+    hosts: Vec<u64>,
+    joined: u64,
+    /// Mesh and host by spare.
+    spares: BTreeMap<u64, (u64, u64)>,
     /// Ranks that are to get SIGKILL as soon as there is a process.
     killed: Vec<(u64, u32)>,
     /// What the rules say is told in this step, and what was told.
@@ -55,17 +60,21 @@ struct World {
     given_up: usize,
     faults: u64,
     places: u64,
+    losses: u64,
 }
 
 impl World {
     fn new(seed: u64) -> Self {
         let mut rig = Rig::new();
         rig.agent = Agent::new(proc(DRIVER), host(OWN), PATIENCE, u64::MAX, seed);
-        Self {
+        let mut world = Self {
             rig,
             random: Random(seed),
             model: Model::default(),
             processes: BTreeMap::new(),
+            on: BTreeMap::new(),
+            hosts: vec![OWN],
+            joined: OWN,
             spares: BTreeMap::new(),
             killed: Vec::new(),
             due: Vec::new(),
@@ -74,7 +83,11 @@ impl World {
             given_up: 0,
             faults: 0,
             places: 0,
-        }
+            losses: 0,
+        };
+        world.join();
+        world.join();
+        world
     }
 
     #[expect(
@@ -149,7 +162,8 @@ fn every_fault_is_told_once_and_as_the_rules_say() {
         return;
     }
     let seeds = number("ROOST_SIM_SEEDS").unwrap_or(1_000);
-    let (next, mut faults, mut places) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let next = AtomicU64::new(0);
+    let [mut faults, mut places, mut losses] = [0; 3].map(AtomicU64::new);
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -162,13 +176,16 @@ fn every_fault_is_told_once_and_as_the_rules_say() {
                     let world = run(seed);
                     faults.fetch_add(world.faults, Ordering::Relaxed);
                     places.fetch_add(world.places, Ordering::Relaxed);
+                    losses.fetch_add(world.losses, Ordering::Relaxed);
                 }
             });
         }
     });
-    println!("{seeds} seeds: {faults:?} faults, {places:?} places taken by spares");
+    println!(
+        "{seeds} seeds: {faults:?} faults, {places:?} places taken by spares, {losses:?} ends with a host"
+    );
     assert!(
-        *faults.get_mut() > seeds && *places.get_mut() * 10 > seeds,
+        *faults.get_mut() > seeds && *places.get_mut() * 10 > seeds && *losses.get_mut() > seeds,
         "the runs are worth something"
     );
 }

@@ -4,7 +4,7 @@ use super::*;
 
 impl World {
     pub(super) fn step(&mut self) {
-        match self.below(20) {
+        match self.below(22) {
             0 | 1 => self.spawn(),
             2..=5 => {
                 let ordered = self.those(|process| matches!(process, Process::Ordered { .. }));
@@ -42,6 +42,8 @@ impl World {
             15 => self.ask(0),
             16 => self.ask(1),
             17 => self.ask(2),
+            18 => self.join(),
+            19 => self.part(),
             _ => {
                 let ms = [1, 60, 500, 5_000, 30_000][usize::try_from(self.below(5)).expect("an index")];
                 self.pass(ms * MS);
@@ -60,7 +62,7 @@ impl World {
             scope: [Scope::One, Scope::All, Scope::Rest][usize::try_from(self.below(3)).expect("an index")],
             when: [When::Failed, When::Always][usize::try_from(self.below(2)).expect("an index")],
             while_down: WhileDown::Fail,
-            on: On::SameHost,
+            on: [On::SameHost, On::AnyHost][usize::try_from(self.below(2)).expect("an index")],
         })
     }
 
@@ -91,11 +93,17 @@ impl World {
             Some(policy) => spares::with_spares(spawned, count, policy),
             None => spawned,
         };
-        for &number in &ranks {
-            self.model.spawn(number, first, owner, policy);
+        let mut spawned = spawned;
+        for rank in spawned.ranks.iter_mut().chain(&mut spawned.spares) {
+            rank.host = host(self.one_of(&self.hosts.clone()).expect("the driver's"));
         }
+        for rank in &spawned.ranks {
+            let of = (owner, rank.host.get());
+            self.model.spawn(rank.proc.get(), first, of, policy);
+        }
+        let spares = spawned.spares.iter();
         self.spares
-            .extend(spawned.spares.iter().map(|spare| (spare.proc.get(), first)));
+            .extend(spares.map(|spare| (spare.proc.get(), (first, spare.host.get()))));
         self.rig.say(owner, ToAgent::Spawn(Box::new(spawned)));
     }
 
@@ -107,11 +115,12 @@ impl World {
                 self.processes.remove(&key);
                 self.fault(key, false);
                 let reason = "no memory".to_owned();
-                self.rig.input(Input::LaunchFailed {
+                let failed = Input::LaunchFailed {
                     proc,
                     incarnation,
                     reason,
-                });
+                };
+                self.happen(key, failed);
             }
             1 => self.lose(key),
             _ => self.launch(key),
@@ -121,11 +130,12 @@ impl World {
     pub(super) fn launch(&mut self, key: (u64, u32)) {
         self.processes.insert(key, Process::Running { is_up: false });
         let (proc, incarnation) = (proc(key.0), Incarnation(key.1));
-        self.rig.input(Input::Launched {
+        let launched = Input::Launched {
             proc,
             incarnation,
             pid: 7,
-        });
+        };
+        self.happen(key, launched);
     }
 
     pub(super) fn lose(&mut self, key: (u64, u32)) {
@@ -141,7 +151,7 @@ impl World {
             self.fault(key, false);
         }
         let (proc, incarnation) = (proc(key.0), Incarnation(key.1));
-        self.rig.input(Input::LaunchLost { proc, incarnation });
+        self.happen(key, Input::LaunchLost { proc, incarnation });
         self.take();
         if let Some(Process::Ordered { lost: again }) = self.processes.get_mut(&key) {
             *again = lost + 1;
@@ -150,7 +160,12 @@ impl World {
 
     pub(super) fn come_up(&mut self, key: (u64, u32)) {
         self.processes.insert(key, Process::Running { is_up: true });
-        self.rig.say(key.0, ToAgent::Up);
+        let up = Input::Message {
+            from: proc(key.0),
+            message: ToAgent::Up,
+            descriptor: None,
+        };
+        self.happen(key, up);
     }
 
     pub(super) fn die(&mut self, key: (u64, u32), code: u64, known: bool) {
@@ -168,11 +183,12 @@ impl World {
             exit,
             ..Seen::default()
         };
-        self.rig.input(Input::Died {
+        let died = Input::Died {
             proc,
             incarnation,
             seen,
-        });
+        };
+        self.happen(key, died);
     }
 
     pub(super) fn exit(&mut self, key: (u64, u32), code: u64) {
@@ -183,11 +199,12 @@ impl World {
         let clean = *was_up && code == 0;
         self.fault(key, clean);
         let (proc, incarnation) = (proc(key.0), Incarnation(key.1));
-        self.rig.input(Input::Exited {
+        let exited = Input::Exited {
             proc,
             incarnation,
             exit: status(code),
-        });
+        };
+        self.happen(key, exited);
     }
 
     pub(super) fn go(&mut self, key: (u64, u32)) {
@@ -196,7 +213,40 @@ impl World {
             self.pass(crate::limits::EXIT_STATUS_WAIT_NS);
         }
         self.processes.remove(&key);
-        self.rig.go(key.0, key.1);
+        let (proc, incarnation) = (proc(key.0), Incarnation(key.1));
+        self.happen(key, Input::Gone { proc, incarnation });
+    }
+
+    /// A host tells what has happened there.
+    fn happen(&mut self, key: (u64, u32), input: Input) {
+        self.rig.input_from(self.on[&key], input);
+    }
+
+    pub(super) fn join(&mut self) {
+        self.joined += 1;
+        self.hosts.push(self.joined);
+        self.rig.join(self.joined);
+    }
+
+    /// A host is lost, or leaves. There is always another than the driver's.
+    pub(super) fn part(&mut self) {
+        let others: Vec<u64> = self.hosts.iter().copied().filter(|&of| of != OWN).collect();
+        let Some(of) = self.one_of(&others).filter(|_| others.len() > 1) else {
+            return;
+        };
+        let lost = self.below(3) > 0;
+        self.hosts.retain(|&one| one != of);
+        let on = &self.on;
+        self.processes.retain(|key, _| on[key] != of);
+        self.spares.retain(|_, (_, host)| *host != of);
+        let told = self.model.gone(self.rig.now_ns, of, lost);
+        self.losses += told.len() as u64;
+        self.due.extend(told);
+        if lost {
+            self.rig.lose(of);
+        } else {
+            self.rig.leave(of);
+        }
     }
 
     /// Somebody stops, restarts or kills a few procs.
@@ -225,7 +275,8 @@ impl World {
             }
             1 => {
                 for number in numbers {
-                    self.model.restart(number);
+                    let told = self.model.restart(number);
+                    self.due.extend(told);
                 }
                 ToAgent::Restart {
                     procs,

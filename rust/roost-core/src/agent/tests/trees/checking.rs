@@ -5,7 +5,7 @@ use super::*;
 impl World {
     /// The end of a process is told now: what do the rules say?
     pub(super) fn fault(&mut self, key: (u64, u32), clean: bool) {
-        if self.spares.contains_key(&key.0) {
+        if self.is_spare(key.0) {
             return;
         }
         self.faults += 1;
@@ -62,10 +62,12 @@ impl World {
             left.is_empty() || left == [&(number, life)],
             "proc {number} starts while {left:?} has its memory"
         );
+        let of = self.rig.launched_on[&(number, life)];
         self.processes
             .insert((number, life), Process::Ordered { lost: 0 });
-        if !self.spares.contains_key(&number) {
-            self.begun(number, life);
+        self.on.insert((number, life), of);
+        if !self.is_spare(number) {
+            self.begun(number, life, of);
         }
     }
 
@@ -78,21 +80,21 @@ impl World {
             Some(Process::Running { is_up: true }),
             "a spare that is ready"
         );
-        assert_eq!(
-            self.spares[&spare.get()],
-            self.model.0[&number.get()].mesh,
-            "of the same mesh"
-        );
+        let (mesh, of) = self.spares[&spare.get()];
+        assert_eq!(mesh, self.model.0[&number.get()].mesh, "of the same mesh");
         assert!(
             !self.processes.keys().any(|(one, _)| *one == number.get()),
             "the memory of the dead is free"
         );
         self.processes
             .insert((number.get(), life.0), Process::Running { is_up: false });
-        self.begun(number.get(), life.0);
+        self.on.insert((number.get(), life.0), of);
+        self.begun(number.get(), life.0, of);
     }
 
-    pub(super) fn begun(&mut self, number: u64, life: u32) {
+    pub(super) fn begun(&mut self, number: u64, life: u32, of: u64) {
+        self.check_host(number, of);
+        self.model.0.get_mut(&number).expect("a child").host = of;
         let stage = self.model.0[&number].stage;
         assert!(
             matches!(stage, Stage::Runs | Stage::Down),
@@ -103,10 +105,34 @@ impl World {
         }
     }
 
+    /// It may start on this host.
+    fn check_host(&self, number: u64, of: u64) {
+        let child = &self.model.0[&number];
+        if child.host == of {
+            return;
+        }
+        assert!(
+            !self.hosts.contains(&child.host),
+            "proc {number} moves, and its host is there"
+        );
+        let moves = child.policy.is_some_and(|policy| policy.on == On::AnyHost);
+        assert!(moves, "proc {number} moves, and should not");
+        let mut siblings = self.model.0.values().filter(|one| one.mesh == child.mesh);
+        assert!(
+            of != OWN || siblings.any(|one| one.host == OWN),
+            "proc {number} comes to the driver's host"
+        );
+    }
+
+    /// Their numbers are far from those of ranks.
+    fn is_spare(&self, number: u64) -> bool {
+        !self.model.0.contains_key(&number)
+    }
+
     pub(super) fn heard(&mut self, to: u64, member: &Member) {
         let (number, life) = (member.proc.get(), member.incarnation.0);
         assert!(
-            !self.spares.contains_key(&number) && !self.spares.contains_key(&to),
+            !self.is_spare(number) && (to == DRIVER || !self.is_spare(to)),
             "spares are nobody's business"
         );
         let verdict = match &member.status {
@@ -165,15 +191,15 @@ impl World {
         let is_useless = self
             .spares
             .get(&key.0)
-            .is_some_and(|mesh| !self.needs_spares(*mesh));
+            .is_some_and(|&(mesh, of)| !self.needs_spares(mesh, of));
         is_asked || is_useless || self.killed.contains(&key)
     }
 
-    pub(super) fn needs_spares(&self, mesh: u64) -> bool {
-        self.model
-            .0
-            .values()
-            .any(|child| child.mesh == mesh && child.stage != Stage::Over)
+    pub(super) fn needs_spares(&self, mesh: u64, of: u64) -> bool {
+        self.model.0.values().any(|child| {
+            let comes = child.host == of || child.policy.is_some_and(|policy| policy.on == On::AnyHost);
+            comes && child.mesh == mesh && child.stage != Stage::Over
+        })
     }
 
     /// Whether all spares that should be there are.
@@ -182,7 +208,7 @@ impl World {
         let missing = self
             .spares
             .iter()
-            .filter(|&(&spare, &mesh)| self.needs_spares(mesh) && !is_there(spare))
+            .filter(|&(&spare, &(mesh, of))| self.needs_spares(mesh, of) && !is_there(spare))
             .count();
         missing <= self.given_up
     }
