@@ -8,6 +8,7 @@ mod otp;
 mod schedules;
 mod sources;
 mod spares;
+mod travel;
 mod trees;
 
 use std::collections::BTreeSet;

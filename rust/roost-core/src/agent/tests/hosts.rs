@@ -40,14 +40,14 @@ impl Rig {
     }
 
     /// What follows from this, with the hosts that it is for.
-    fn outputs_of(&mut self, input: Input) -> Vec<(u64, Output)> {
+    pub(super) fn outputs_of(&mut self, input: Input) -> Vec<(u64, Output)> {
         self.agent.handle(self.now_ns, input);
         let outputs = std::iter::from_fn(|| self.agent.next_output());
         outputs.map(|(host, output)| (host.get(), output)).collect()
     }
 }
 
-fn said(from: u64, message: ToAgent) -> Input {
+pub(super) fn said(from: u64, message: ToAgent) -> Input {
     Input::Message {
         from: proc(from),
         message,
