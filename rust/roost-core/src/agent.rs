@@ -18,18 +18,21 @@
 //! | module | what it is |
 //! |---|---|
 //! | `event` | what comes in and goes out |
-//! | `hosts` | the hosts, and what becomes of the procs of one that is gone |
+//! | `hosts` | the hosts, and what becomes of the procs of one that is gone; `places` where procs start |
 //! | `telling` | who hears of what |
 //! | `proc` | one proc, in all its incarnations; `recorded` what makes its actors again; `procs` all of them |
-//! | `start`, `template` | its start, by a template or cold |
+//! | `start`, `launch`, `template` | its start, by a template or cold |
 //! | `connect` | who has a data lane with whom, and what passes through the agent |
-//! | `death`, `stop` | its end, and whether that is mended |
-//! | `spare` | procs in reserve, which take the place of a rank that died |
+//! | `death`, `stop` | its end, and whether that is mended; `words` say how it was |
+//! | `spare` | procs in reserve, which take the place of a rank that died; `need` how many are wanted |
 
 mod connect;
 mod death;
 mod event;
 mod hosts;
+mod launch;
+mod need;
+mod places;
 mod proc;
 mod procs;
 mod recorded;
@@ -40,6 +43,7 @@ mod telling;
 mod template;
 #[cfg(test)]
 mod tests;
+mod words;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -51,9 +55,8 @@ use self::procs::Procs;
 use self::spare::Spares;
 pub use self::template::TemplateId;
 use self::template::Templates;
-use crate::control::{Bytes, Patience, Status, ToAgent, ToClient};
+use crate::control::{Patience, Status, ToAgent, ToClient};
 use crate::id::{HostId, MeshId, ProcId};
-use crate::limits::{ASK_WARNING_NS, RECORDED_BYTES_MAX};
 
 /// The agent of a job. See the module.
 #[derive(Debug)]
@@ -275,31 +278,6 @@ impl Agent {
         }
     }
 
-    fn record_actor(
-        &mut self,
-        from: ProcId,
-        procs: &[ProcId],
-        mesh: MeshId,
-        (start, rest): (&Bytes, &Bytes),
-    ) {
-        for &id in procs {
-            let Some(proc) = self.procs.get_mut(id) else {
-                continue;
-            };
-            let bytes = proc.recorded.bytes() + start.len() + rest.len();
-            if bytes <= RECORDED_BYTES_MAX {
-                proc.recorded.push(mesh, from, start, rest);
-                self.prepare_spares(id, start);
-                continue;
-            }
-            let text = format!(
-                "{}: constructors of {bytes} bytes pass the limit of {RECORDED_BYTES_MAX}, {mesh} will not be there after a restart",
-                proc.label
-            );
-            self.send(from, ToClient::Warning { text });
-        }
-    }
-
     /// Do what its time has come for.
     fn due(&mut self, now_ns: u64) {
         for id in self.procs.due(now_ns) {
@@ -313,22 +291,6 @@ impl Agent {
             }
         }
         self.procs.settle();
-    }
-
-    fn warn_unanswered(&mut self, id: ProcId) {
-        let Some(proc) = self.procs.get_mut(id) else {
-            return;
-        };
-        let Phase::Asking { warn_at_ns, .. } = &mut proc.phase else {
-            return;
-        };
-        *warn_at_ns = None;
-        let (owner, seconds) = (proc.owner, ASK_WARNING_NS / 1_000_000_000);
-        let text = format!(
-            "{} is down: what to start it with has not been answered for {seconds} s",
-            proc.label
-        );
-        self.send(owner, ToClient::Warning { text });
     }
 }
 

@@ -2,19 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::proc::{Ending, Phase, Proc};
+use super::proc::{Ending, Phase};
 use super::{Agent, Input, Seen};
 use crate::control::{DeathKind, HostStatus, Patience, Status};
-use crate::id::{HostId, MeshId, ProcId};
+use crate::id::{HostId, ProcId};
 use crate::limits::HOSTS_REMEMBERED_MAX;
 
 /// A host that procs can be started on.
 #[derive(Debug)]
-struct Host {
+pub(super) struct Host {
     name: String,
     /// Its place in the order of joining.
-    number: u64,
-    procs: BTreeSet<ProcId>,
+    pub(super) number: u64,
+    pub(super) procs: BTreeSet<ProcId>,
 }
 
 /// All of them, by id; one that is gone does not come back.
@@ -55,6 +55,11 @@ impl Hosts {
         own.into_iter()
             .chain(others)
             .map(|(&host, one)| (host, &one.procs))
+    }
+
+    /// All that are there.
+    pub(super) fn there(&self) -> impl Iterator<Item = (HostId, &Host)> {
+        self.there.iter().map(|(&host, one)| (host, one))
     }
 
     /// The procs of one that is there.
@@ -224,16 +229,13 @@ impl Agent {
 
     /// Tell what became of this proc, whose host is gone.
     fn tell_lost(&mut self, now_ns: u64, id: ProcId, status: &HostStatus) {
+        let stays = *status == HostStatus::Left || !self.has_place(id);
         let Some(proc) = self.procs.get_mut(id) else {
             return;
         };
         match &mut proc.phase {
             Phase::Dying { .. } => self.tell_death(now_ns, id),
-            Phase::Down { .. } | Phase::Asking { .. } => {
-                if *status == HostStatus::Left || !self.has_place(id) {
-                    self.lose_place(now_ns, id);
-                }
-            }
+            Phase::Down { .. } | Phase::Asking { .. } if stays => self.lose_place(now_ns, id),
             Phase::Over { gone, .. } if !*gone => {
                 *gone = true;
                 self.nothing_left(id);
@@ -262,64 +264,6 @@ impl Agent {
         if let Some(host) = self.host_of(id) {
             let why = self.hosts.why_gone(host);
             self.lose(now_ns, id, why);
-        }
-    }
-
-    /// Whether there is a place to start it.
-    pub(super) fn has_place(&self, id: ProcId) -> bool {
-        let Some(proc) = self.procs.get(&id) else {
-            return false;
-        };
-        self.hosts.is_there(proc.host) || (proc.may_move() && self.other_places(proc).next().is_some())
-    }
-
-    /// Where its next incarnation starts: where it was, or, when that host is gone and it may move, where the job has the
-    /// fewest procs. Spares wait for just this and do not count, and of two such hosts the one with a spare is better.
-    pub(super) fn place_for(&self, id: ProcId) -> Option<HostId> {
-        let proc = self.procs.get(&id)?;
-        if self.hosts.is_there(proc.host) {
-            return Some(proc.host);
-        }
-        if !proc.may_move() {
-            return None;
-        }
-        self.other_places(proc)
-            .min_by_key(|&(host, one)| {
-                let has_spare = self.ready_spare_on(id, host).is_some();
-                (self.load(one), !has_spare, one.number)
-            })
-            .map(|(host, _)| host)
-    }
-
-    /// The hosts that it may move to. The driver needs its own for itself, unless it was meant to share it.
-    fn other_places(&self, proc: &Proc) -> impl Iterator<Item = (HostId, &Host)> {
-        let own = self.hosts.own();
-        let shares = self.lives_on(proc.mesh, own);
-        let there = self.hosts.there.iter().map(|(&host, one)| (host, one));
-        there.filter(move |&(host, _)| shares || host != own)
-    }
-
-    fn load(&self, host: &Host) -> usize {
-        let counts = |id: &&ProcId| matches!(self.procs.get(id), Some(proc) if !proc.is_spare && !proc.phase.is_over());
-        host.procs.iter().filter(counts).count()
-    }
-
-    fn lives_on(&self, mesh: MeshId, host: HostId) -> bool {
-        let is_rank = |proc: &Proc| proc.mesh == mesh && !proc.is_spare;
-        let mut procs = self.hosts.procs(host);
-        procs.any(|id| self.procs.get(id).is_some_and(is_rank))
-    }
-
-    /// Let it live on this host from its next start on.
-    pub(super) fn settle_on(&mut self, id: ProcId, host: HostId) {
-        let Some(proc) = self.procs.get_mut(id) else {
-            return;
-        };
-        if proc.host != host {
-            self.hosts.remove(proc.host, id);
-            self.hosts.insert(host, id);
-            proc.host = host;
-            proc.parents = self.templates.parents(host, &proc.keys, &proc.environ);
         }
     }
 }

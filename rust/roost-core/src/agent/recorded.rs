@@ -1,7 +1,9 @@
 //! Constructors that the host keeps for the later incarnations of a proc.
 
-use crate::control::Bytes;
+use super::Agent;
+use crate::control::{Bytes, ToClient};
 use crate::id::{MeshId, ProcId};
+use crate::limits::RECORDED_BYTES_MAX;
 
 #[derive(Debug)]
 struct Constructor {
@@ -76,5 +78,33 @@ impl Recorded {
     /// Bytes of all of them together.
     pub(super) const fn bytes(&self) -> usize {
         self.bytes
+    }
+}
+
+impl Agent {
+    /// Keep what makes these actors.
+    pub(super) fn record_actor(
+        &mut self,
+        from: ProcId,
+        procs: &[ProcId],
+        mesh: MeshId,
+        (start, rest): (&Bytes, &Bytes),
+    ) {
+        for &id in procs {
+            let Some(proc) = self.procs.get_mut(id) else {
+                continue;
+            };
+            let bytes = proc.recorded.bytes() + start.len() + rest.len();
+            if bytes <= RECORDED_BYTES_MAX {
+                proc.recorded.push(mesh, from, start, rest);
+                self.prepare_spares(id, start);
+                continue;
+            }
+            let text = format!(
+                "{}: constructors of {bytes} bytes pass the limit of {RECORDED_BYTES_MAX}, {mesh} will not be there after a restart",
+                proc.label
+            );
+            self.send(from, ToClient::Warning { text });
+        }
     }
 }

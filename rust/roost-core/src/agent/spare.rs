@@ -7,37 +7,23 @@
 //! Nobody hears of a spare, so nobody talks to it, and its death is nobody's failure: it is replaced, within the mesh's
 //! policy.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use super::proc::{Phase, Proc};
 use super::{Agent, Input, Output, Place};
-use crate::control::{Bytes, Death, Patience, Status, ToClient};
-use crate::id::{HostId, MeshId, ProcId};
+use crate::control::{Bytes, Death, Status, ToClient};
+use crate::id::{HostId, ProcId};
 use crate::limits::{SPARE_PAUSE_NS, SPARE_PLANS_MAX};
-use crate::restart::{Decision, History};
+use crate::restart::Decision;
 
 /// Those of one mesh.
 #[derive(Debug, Default)]
 pub(super) struct Spares {
-    procs: Vec<ProcId>,
+    pub(super) procs: Vec<ProcId>,
     /// What the constructors of its actors begin with, each once.
     plans: VecDeque<Bytes>,
     /// The last of its ranks, which nothing is left of: told when that is true of the spares.
-    last: Option<ProcId>,
-}
-
-/// Where a mesh needs spares.
-#[derive(Debug, Default)]
-struct Need {
-    hosts: BTreeSet<HostId>,
-    /// There are ranks that may come to any host.
-    anywhere: bool,
-}
-
-impl Need {
-    fn spare_on(&self, host: HostId) -> bool {
-        self.anywhere || self.hosts.contains(&host)
-    }
+    pub(super) last: Option<ProcId>,
 }
 
 impl Agent {
@@ -212,98 +198,6 @@ impl Agent {
         }
     }
 
-    /// Nothing is left of a proc that has ended for good. Who waits for that of a whole mesh waits for its spares too.
-    pub(super) fn nothing_left(&mut self, id: ProcId) {
-        let Some((mesh, is_spare)) = self.procs.get(&id).map(|proc| (proc.mesh, proc.is_spare)) else {
-            return;
-        };
-        let Some(spares) = self.spares.get(&mesh) else {
-            return self.tell_gone(id);
-        };
-        let is_left = |proc: &Proc| !matches!(proc.phase, Phase::Over { gone: true, .. });
-        let mut ranks = self
-            .procs
-            .values()
-            .filter(|proc| proc.mesh == mesh && !proc.is_spare);
-        let has_spare = spares
-            .procs
-            .iter()
-            .any(|spare| self.procs.get(spare).is_some_and(is_left));
-        let has_rank = ranks.any(is_left);
-        let Some(spares) = self.spares.get_mut(&mesh) else {
-            return;
-        };
-        if is_spare {
-            if !has_spare && let Some(last) = spares.last.take() {
-                self.tell_gone(last);
-            }
-        } else if has_rank || !has_spare {
-            self.tell_gone(id);
-        } else {
-            spares.last = Some(id);
-        }
-    }
-
-    /// These ranks are ending: spares of their meshes that no rank can need any more end too.
-    pub(super) fn end_useless_spares(&mut self, now_ns: u64, ranks: &[ProcId], patience: Patience) {
-        if self.spares.is_empty() {
-            return;
-        }
-        let mut meshes: Vec<MeshId> = ranks
-            .iter()
-            .filter_map(|id| Some(self.procs.get(id)?.mesh))
-            .collect();
-        meshes.dedup();
-        for mesh in meshes {
-            let need = self.needs(mesh);
-            for id in self.spares_of(mesh) {
-                if self.host_of(id).is_some_and(|host| need.spare_on(host)) {
-                    continue;
-                }
-                // One that waits ends at once; one that still runs the user's `setup` has nothing to lose.
-                let is_ready = matches!(self.procs.get(&id).map(|proc| &proc.phase), Some(Phase::Up));
-                let patience = if is_ready { patience } else { Patience::NONE };
-                self.stop(now_ns, id, "its mesh has ended", patience);
-            }
-        }
-    }
-
-    /// Where there are ranks of this mesh that may have to start again.
-    fn needs(&self, mesh: MeshId) -> Need {
-        let may_start = |proc: &&Proc| {
-            proc.mesh == mesh
-                && !proc.is_spare
-                && !matches!(proc.phase, Phase::Over { .. })
-                && proc.ending.as_ref().is_none_or(|ending| ending.restart)
-        };
-        let mut need = Need::default();
-        for proc in self.procs.values().filter(may_start) {
-            need.anywhere |= proc.may_move();
-            need.hosts.insert(proc.host);
-        }
-        need
-    }
-
-    /// A rank that had ended for good is started again: so are spares that had.
-    pub(super) fn begin_spares_again(&mut self, now_ns: u64, rank: ProcId) {
-        let Some(mesh) = self.procs.get(&rank).map(|proc| proc.mesh) else {
-            return;
-        };
-        if let Some(spares) = self.spares.get_mut(&mesh) {
-            spares.last = None;
-        }
-        for id in self.spares_of(mesh) {
-            if let Some(proc) = self.procs.get_mut(id)
-                && let Phase::Over { gone, .. } = proc.phase
-            {
-                proc.history = History::default();
-                proc.ending = None;
-                proc.phase = Phase::Down { at_ns: now_ns, gone };
-                self.start_next(now_ns, id);
-            }
-        }
-    }
-
     /// A rank has this to construct, and so may they.
     pub(super) fn prepare_spares(&mut self, rank: ProcId, start: &Bytes) {
         let Some(spares) = self
@@ -329,28 +223,5 @@ impl Agent {
                 self.send(id, ToClient::Prepare { start: start.clone() });
             }
         }
-    }
-
-    /// Nothing is kept of a mesh of which no rank is.
-    pub(super) fn forget_spares(&mut self, mesh: MeshId) {
-        let has_rank = |proc: &Proc| proc.mesh == mesh && !proc.is_spare;
-        if self.spares.contains_key(&mesh) && !self.procs.values().any(has_rank) {
-            for id in self.spares.remove(&mesh).unwrap_or_default().procs {
-                // One that its kernel still holds is forgotten with the job.
-                if matches!(
-                    self.procs.get(&id).map(|proc| &proc.phase),
-                    Some(Phase::Over { gone: true, .. })
-                ) {
-                    self.forget(id);
-                }
-            }
-        }
-    }
-
-    fn spares_of(&self, mesh: MeshId) -> Vec<ProcId> {
-        self.spares
-            .get(&mesh)
-            .map(|spares| spares.procs.clone())
-            .unwrap_or_default()
     }
 }
