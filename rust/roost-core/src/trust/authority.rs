@@ -2,7 +2,7 @@ use std::fmt;
 
 use rcgen::{
     BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, date_time_ymd,
+    KeyUsagePurpose, PKCS_ED25519, date_time_ymd,
 };
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
@@ -59,7 +59,7 @@ impl Authority {
         let mut params = unlimited(format!("roost job {job}"));
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-        let key = KeyPair::generate().map_err(TrustError::Issue)?;
+        let key = KeyPair::generate_for(&PKCS_ED25519).map_err(TrustError::Issue)?;
         let certificate = params.self_signed(&key).map_err(TrustError::Issue)?;
         Ok(Self {
             job,
@@ -85,7 +85,7 @@ impl Authority {
             ExtendedKeyUsagePurpose::ServerAuth,
             ExtendedKeyUsagePurpose::ClientAuth,
         ];
-        let key = KeyPair::generate().map_err(TrustError::Issue)?;
+        let key = KeyPair::generate_for(&PKCS_ED25519).map_err(TrustError::Issue)?;
         let certificate = params.signed_by(&key, &self.issuer).map_err(TrustError::Issue)?;
         Ok(Credentials {
             authority: self.certificate.der().to_vec(),
@@ -115,7 +115,7 @@ pub(super) fn host_name(job: JobId, host: HostId) -> String {
 
 /// A throw-away certificate, for the TLS of a join: no one checks it, the proofs hold the two ends together.
 pub(super) fn throw_away() -> Result<(Vec<u8>, Vec<u8>), TrustError> {
-    let key = KeyPair::generate().map_err(TrustError::Issue)?;
+    let key = KeyPair::generate_for(&PKCS_ED25519).map_err(TrustError::Issue)?;
     let certificate = unlimited("roost".to_owned())
         .self_signed(&key)
         .map_err(TrustError::Issue)?;

@@ -131,7 +131,7 @@ fn a_byte_changed_anywhere_is_refused() {
                 let ends = with_fault(kind, upwards, Harm::Flip(place));
                 let sent = if upwards { &ends.up.log } else { &ends.down.log };
                 if place >= sent.len() {
-                    // The lengths of signatures differ by some bytes.
+                    // Certificates differ in length by some bytes, now and then.
                     converse(ends);
                 } else if ends.dialler.is_ok() && ends.acceptor.is_ok() {
                     assert!(
@@ -152,7 +152,7 @@ fn a_byte_changed_anywhere_is_refused() {
 fn a_connection_cut_anywhere_ends_both() {
     for kind in 0..KINDS {
         for (upwards, length) in lengths(kind) {
-            // The lengths of signatures differ by some bytes.
+            // Certificates differ in length by some bytes, now and then.
             for place in 0..length.saturating_sub(if kind % 2 == 1 { 0 } else { 8 }) {
                 let ends = with_fault(kind, upwards, Harm::Cut(place));
                 assert!(ends.dialler.is_err(), "{kind} {upwards} {place}");
