@@ -4,9 +4,10 @@
 //! beside it. What does not fit into [`CONTROL_PACKET_BYTES_MAX`] travels in a memory file, announced by
 //! [`Envelope::Large`]. No message of Roost's own is ever a pickle.
 //!
-//! `death` says how a proc ended; `bytes` and `ids` say how those are written.
+//! `death` says how a proc ended; `bytes` and `ids` say how those are written; `clocks` translates times between hosts.
 
 mod bytes;
+mod clocks;
 mod death;
 mod ids;
 #[cfg(test)]

@@ -174,6 +174,69 @@ fn the_largest_notice_fits_into_a_packet() {
     assert!(long.is_none());
 }
 
+#[test]
+fn all_times_of_a_message_go_into_another_clock() {
+    let times = |by: u64| Times {
+        started_ns: Some(1 + by),
+        up_ns: None,
+        died_ns: Some(3 + by),
+        detected_ns: Some(4 + by),
+    };
+    let death = |by| Death {
+        kind: DeathKind::Exit,
+        exit: None,
+        reason: String::new(),
+        stderr: String::new(),
+        pid: Some(5),
+        started: Some(6),
+        times: times(by),
+        forced: false,
+    };
+    let activities = |by| {
+        vec![Activity {
+            slot: 1,
+            queued: 2,
+            running: vec![("step".to_owned(), 7 + by)],
+        }]
+    };
+    let mesh = MeshId::new(2).expect("not zero");
+    let said = |by| {
+        let status = Status::Failed {
+            death: death(by),
+            earlier: vec![death(by)],
+        };
+        let member = Member {
+            epoch: 8,
+            proc: proc(1),
+            incarnation: Incarnation(9),
+            status,
+        };
+        let stop = ToClient::Stop {
+            reason: String::new(),
+            deadline_ns: 10 + by,
+        };
+        let seen = ToClient::Seen {
+            from: proc(1),
+            mesh,
+            activities: activities(by),
+        };
+        [ToClient::Member(Box::new(member)), stop, seen]
+    };
+    let mut translated = said(0);
+    for message in &mut translated {
+        message.translate_times(|at_ns| at_ns + 100);
+    }
+    assert_eq!(translated, said(100));
+    let seen = |by| ToAgent::Seen {
+        to: proc(1),
+        mesh,
+        activities: activities(by),
+    };
+    let mut translated = seen(0);
+    translated.translate_times(|at_ns| at_ns + 100);
+    assert_eq!(translated, seen(100));
+}
+
 proptest! {
     #[test]
     fn any_bytes_are_a_message_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {

@@ -133,14 +133,20 @@ impl Host {
     }
 
     /// Something has happened here.
-    pub(super) fn decide(&mut self, input: Input) {
+    pub(super) fn decide(&mut self, mut input: Input) {
         let output = self.settled_here(&input);
         match &mut self.brain {
             Brain::Root(root) => root.agent.handle(now_ns(), input),
             Brain::Leaf(leaf) => match output {
                 Some(output) => self.perform(output),
                 None if is_for_leaf(&input) => self.greeted(&input),
-                None => leaf.uplink.send(&FromHost::Input(input)),
+                None => {
+                    if let Input::Message { message, .. } = &mut input {
+                        let offset_ns = leaf.uplink.offset_ns();
+                        message.translate_times(|own_ns| own_ns.saturating_add_signed(offset_ns));
+                    }
+                    leaf.uplink.send(&FromHost::Input(input));
+                }
             },
         }
     }

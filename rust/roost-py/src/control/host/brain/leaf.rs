@@ -78,15 +78,8 @@ impl Host {
 
     /// Times in what the root says are of its clock.
     pub(in crate::control::host) fn in_own_time(&self, mut output: Output) -> Output {
-        if let (
-            Brain::Leaf(leaf),
-            Output::Send {
-                message: ToClient::Stop { deadline_ns, .. },
-                ..
-            },
-        ) = (&self.brain, &mut output)
-        {
-            *deadline_ns = leaf.uplink.own_ns(*deadline_ns);
+        if let (Brain::Leaf(leaf), Output::Send { message, .. }) = (&self.brain, &mut output) {
+            message.translate_times(|root_ns| leaf.uplink.own_ns(root_ns));
         }
         output
     }
