@@ -57,7 +57,9 @@ pub(super) fn mutual_server(
     beliefs: &Beliefs,
     alpn: &[u8],
 ) -> Result<Arc<ServerConfig>, TrustError> {
+    // The peer has one certificate to show: names of roots, of which there may be hundreds, would not help it choose.
     let verifier = WebPkiClientVerifier::builder_with_provider(beliefs.roots.clone(), provider())
+        .clear_root_hint_subjects()
         .build()
         .map_err(|error| TrustError::Credentials(error.into()))?;
     ServerConfig::builder_with_details(provider(), beliefs.clock.clone())

@@ -91,6 +91,20 @@ fn an_own_pki_is_verified_as_usual() {
     );
 }
 
+/// As many roots as a system believes in do not make a handshake longer.
+#[test]
+fn many_roots_fit() {
+    let own = Own::new();
+    let mut pki = own.right();
+    for _ in 0..150 {
+        pki.roots.extend(Own::new().roots.into_bytes());
+    }
+    let door = with(pki, None);
+    let ends = meet(&door, &door);
+    assert!(ends.down.log.len() < 4 << 10, "{}", ends.down.log.len());
+    converse(ends);
+}
+
 #[test]
 fn files_that_cannot_be_used_are_named() {
     let own = Own::new();
