@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from roost import process
@@ -164,6 +165,8 @@ class Attaching:
         for candidate in self._candidates:
             self._runtime.keep(self._dial(candidate))
         self._runtime.loop.call_later(self._timeout_s, self._time_out)
+        if self._waits and self._path is not None:
+            self._runtime.loop.call_later(_RETRY_S[0], self._read_again)
 
     async def _dial(self, candidate: Candidate) -> None:
         try:
@@ -260,17 +263,20 @@ class Attaching:
                 self._fail_all(_error(kind, self._missing("are there")))
 
     def _retry(self, candidate: Candidate) -> None:
+        if not self._over and not self._runtime.closed:
+            self._runtime.keep(self._dial(candidate))
+
+    def _read_again(self) -> None:
+        """Somebody may have added an address to the file."""
         if self._over or self._runtime.closed:
             return
-        self._runtime.keep(self._dial(candidate))
-        if self._path is None:
-            return
-        try:
-            addresses = read_addresses(self._path)
-        except (OSError, ValueError) as error:
-            # Somebody may be writing it this moment.
-            candidate.why = f"{candidate.why}; {error}"
-            return
+        self._runtime.loop.call_later(_RETRY_S[1], self._read_again)
+        assert self._path is not None
+        # Somebody may be writing it this moment.
+        with suppress(OSError, ValueError):
+            self._add(read_addresses(self._path))
+
+    def _add(self, addresses: list[Address]) -> None:
         known = {one.address.text for one in self._candidates}
         for address in addresses:
             if address.text not in known:
@@ -306,7 +312,7 @@ class Attaching:
         """There will be no mesh."""
         self._over = True
         self._let_go_but([])
-        failure = self._failure(self._record.name, 0, str(error))
+        failure = self._failure("", 0, str(error))
         for rank in range(len(self._record.whole)):
             if rank not in self._record.refused:
                 self._record.cannot_join(rank, error, failure)

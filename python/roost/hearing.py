@@ -10,7 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from roost.context import handling
-from roost.errors import ActorDied, MeshError, StoppedError
+from roost.errors import MeshError, StoppedError
+from roost.failure import Failure
 from roost.hosts import is_of_host
 from roost.stops import death_error
 from roost.unheard import Unheard
@@ -18,7 +19,6 @@ from roost.unheard import Unheard
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from roost.failure import Failure
     from roost.owning import OwnedMesh
     from roost.point import Point
     from roost.runner import Runner
@@ -260,8 +260,9 @@ def _is_own_stop(error: BaseException) -> bool:
 
 def failures_in(error: BaseException) -> Iterator[Failure]:
     """The deaths that an error tells of."""
-    if isinstance(error, ActorDied):
-        yield error.failure
+    failure = getattr(error, "failure", None)
+    if isinstance(failure, Failure):
+        yield failure
     if isinstance(error, BaseExceptionGroup):
         for inner in (*error.exceptions, *(error.later if isinstance(error, MeshError) else ())):
             yield from failures_in(inner)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from roost import process
 from roost.mesh import Mesh
 from roost.shape import SCALAR, Shape
+from roost.stops import stopped_error
 from roost.value_mesh import ValueMesh
 from roost.values import check_modules
 
@@ -99,6 +100,10 @@ class HostMesh(Mesh):
         if hosts is None:
             raise RuntimeError(f"{self._name} have not all joined yet: `await hosts.ready()` first")
         return hosts
+
+    def _check_not_stopped(self) -> None:
+        if self._is_owned() and (reason := self._record().mesh_stopped) is not None:
+            raise stopped_error(self._name, reason, advice="; attach the hosts anew")
 
     def _is_owned(self) -> bool:
         """Whether this process has attached them."""

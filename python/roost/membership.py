@@ -257,6 +257,12 @@ class Members:
             record.member(rank, incarnation, status, details, failure)
         self._runtime.node.set_epoch(epoch)
 
+    def never_there(self, proc: int, failure: Failure) -> None:
+        """A proc of ours that was never started never will be."""
+        self.gone[proc] = failure
+        self._lose(proc, 0, None, failure, again=False, gone=True)
+        self._tell_tenants(proc, "stopped" if failure.kind == "stopped" else "failed", failure, down=False)
+
     def _tell_tenants(self, proc: int, status: str, failure: Failure, *, down: bool) -> None:
         """Our actors there have ended with their proc; who owns none of its procs hears of that as of a consequence."""
         tenants = self._tenants.get(proc, ())

@@ -63,6 +63,8 @@ class OwnedHosts(OwnedMesh):
 
     def hold(self, procs: OwnedProcs, shape: Shape, start: Callable[[Failure | None], None]) -> None:
         """Have procs on these hosts: start them once all of these have joined, or say with which failure one will not be there."""
+        for proc in procs.procs:
+            self.runtime.node.expect(proc)
         self.procs = [*(one for one in self.procs if not one.is_over), procs]
         self._waiting.append((shape, start))
         self._start_waiting()
@@ -95,7 +97,10 @@ class OwnedHosts(OwnedMesh):
     def cannot_join(self, rank: int, error: Exception, failure: Failure) -> None:
         """A host will not be there."""
         self.refused[rank] = error
-        self.climbs(rank, failure)
+        # Whoever gets this error has heard of what was to live there, too.
+        error.failure = failure  # type: ignore[attr-defined]
+        if not self.waiters:
+            _logger.warning("%s", error)
         self.set_state(rank, "failed", reason=failure.reason, failure=failure)
         self.tell("failed", rank, failure.reason, failure)
         self._start_waiting()

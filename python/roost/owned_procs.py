@@ -11,7 +11,7 @@ from roost.owning import ENDED, OwnedMesh, noted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from roost.failure import Event, Restart
+    from roost.failure import Event, FailureKind, Origin, Restart
     from roost.owned_actors import OwnedActors
     from roost.requesting import Request
     from roost.runtime import Runtime
@@ -67,8 +67,17 @@ class OwnedProcs(OwnedMesh):
         self.mark_stopped(reason)
         for rank in range(len(self.procs)):
             if self.state(rank) not in ENDED:
+                self.runtime.members.never_there(self.procs[rank], self._end_of(rank, "stopped", "user", reason))
                 self.set_state(rank, "stopped", reason=self.mesh_stopped or reason)
         self.check_over()
+
+    def _end_of(
+        self, rank: int, kind: FailureKind, origin: Origin, reason: str, of_host: Failure | None = None
+    ) -> Failure:
+        return Failure(
+            kind=kind, origin=origin, mesh=self.name, name=self.rank_name(rank), point=self.whole.point(rank), reason=reason,
+            host="" if of_host is None else of_host.host, cause=of_host, times={} if of_host is None else of_host.times,
+        )  # fmt: skip
 
     def never_start(self, of_host: Failure) -> None:
         """Their hosts will not be there."""
@@ -77,11 +86,9 @@ class OwnedProcs(OwnedMesh):
             return
         for rank in range(len(self.procs)):
             if self.state(rank) not in ENDED:
-                failure = Failure(
-                    kind="lost", origin="host", mesh=self.name, name=self.rank_name(rank), point=self.whole.point(rank),
-                    host=of_host.host, reason=of_host.reason, cause=of_host, times=of_host.times,
-                )  # fmt: skip
-                self.runtime.members.gone[self.procs[rank]] = failure
+                failure = self._end_of(rank, "lost", "host", of_host.reason, of_host)
+                of_host._add_consequence(failure)
+                self.runtime.members.never_there(self.procs[rank], failure)
                 self._failed(rank, 0, failure)
                 self._gone(rank)
         self.check_over()
@@ -211,6 +218,7 @@ class OwnedProcs(OwnedMesh):
         runtime = self.runtime
         if not self.is_asked:
             for rank in ranks:
+                self.runtime.members.never_there(self.procs[rank], self._end_of(rank, "stopped", "user", reason))
                 self.set_state(rank, "stopped", reason=reason)
             return
         procs = [self.procs[rank] for rank in ranks]

@@ -59,6 +59,7 @@ def spawn_procs(
     _check_spares(spares, restart, start)
     check_hook(supervise)
     _check_place(runtime)
+    hosts._check_not_stopped()
     inside = Shape(per_host or {})
     whole = hosts._shape.extend(inside.sizes)
     check_name("spawn_procs", name)
