@@ -4,6 +4,7 @@ use crate::limits::{CLOCK_SAMPLES_MAX, CLOCK_STEP_NS};
 
 /// The root's side of one host.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_field_names, reason = "each is a time, and names its unit")]
 pub struct Pulse {
     beat_ns: u64,
     silence_ns: u64,

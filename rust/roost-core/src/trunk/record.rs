@@ -37,7 +37,7 @@ impl RecordReader {
     /// # Errors
     ///
     /// [`ControlError`] when it is too large, which is seen from its first bytes, or not of this kind.
-    pub fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, ControlError> {
+    pub fn record<T: DeserializeOwned>(&mut self) -> Result<Option<T>, ControlError> {
         let Some((head, body)) = self.0.split_first_chunk::<4>() else {
             return Ok(None);
         };

@@ -220,7 +220,7 @@ impl Client {
             match news {
                 LaneNews::Ready(ready) => self.door.push_lane(*ready),
                 LaneNews::GivenUp { proc, reason } => {
-                    self.door.push(ToClient::ConnectFailed { proc, reason }, None)
+                    self.door.push(ToClient::ConnectFailed { proc, reason }, None);
                 }
                 LaneNews::Warning(text) => self.door.push(ToClient::Warning { text }, None),
                 LaneNews::Greeted => greeted += 1,

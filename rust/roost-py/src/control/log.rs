@@ -81,7 +81,7 @@ impl Log {
                 state.queued_bytes.remove(&label);
             }
         }
-        let count = bytes.iter().filter(|&&byte| byte == b'\n').count() as u64;
+        let count = bytes.split(|&byte| byte == b'\n').count().saturating_sub(1) as u64;
         Some((stream == Stream::Err, label.to_string(), bytes, count))
     }
 

@@ -39,7 +39,7 @@ pub(super) fn tuple(py: Python<'_>, what: What, descriptor: Option<OwnedFd>) -> 
 }
 
 /// A data lane to another host.
-fn lane<'py>(py: Python<'py>, end: FarEnd, descriptor: Option<OwnedFd>) -> PyResult<Bound<'py, PyTuple>> {
+fn lane(py: Python<'_>, end: FarEnd, descriptor: Option<OwnedFd>) -> PyResult<Bound<'_, PyTuple>> {
     let FarEnd {
         proc,
         incarnation,

@@ -238,7 +238,7 @@ impl Host {
                     match news {
                         LaneNews::Ready(ready) => self.door.push_lane(*ready),
                         LaneNews::GivenUp { proc, reason } => {
-                            self.door.push(ToClient::ConnectFailed { proc, reason }, None)
+                            self.door.push(ToClient::ConnectFailed { proc, reason }, None);
                         }
                         LaneNews::Warning(text) => self.warn(text),
                         LaneNews::Greeted => {}

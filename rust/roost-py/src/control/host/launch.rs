@@ -39,8 +39,7 @@ pub(super) struct Running {
     owner: Option<(LaneEnd, OwnedFd)>,
     pub(super) pumps: [Pump; 2],
     is_spare: bool,
-    /// It has what its connections to other hosts prove themselves with.
-    pub(super) is_networked: bool,
+    pub(super) network: Network,
     /// Its end was told to the agent.
     pub(super) died: bool,
     /// Its template, which reaps it, has told how it ended.
@@ -48,6 +47,13 @@ pub(super) struct Running {
     /// Looks in a row that found it stopped by a signal.
     pub(super) halted_looks: u32,
     pub(super) sources: Vec<u64>,
+}
+
+/// Whether a proc has what its connections to other hosts need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Network {
+    Untold,
+    Told,
 }
 
 /// The ends that the process gets.
@@ -190,7 +196,7 @@ impl Host {
                 Pump::new(stderr_read, Stream::Err, &order.label, log),
             ],
             is_spare: order.is_spare,
-            is_networked: false,
+            network: Network::Untold,
             died: false,
             is_status_told: false,
             halted_looks: 0,

@@ -312,14 +312,14 @@ impl Making {
                 Stage::Connecting => {
                     socket_error(&self.socket)
                         .and_then(|error| error)
-                        .map_err(|error| self.unreachable(error.into()))?;
+                        .map_err(|error| self.unreachable(&error.into()))?;
                     // A fresh socket takes 64 bytes.
                     let written = Raw(self.socket.as_fd()).write(&self.preamble);
                     match written {
                         Ok(count) if count == self.preamble.len() => {}
-                        Ok(_) => return Err(self.unreachable(io::ErrorKind::WriteZero.into())),
+                        Ok(_) => return Err(self.unreachable(&io::ErrorKind::WriteZero.into())),
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                        Err(error) => return Err(self.unreachable(error)),
+                        Err(error) => return Err(self.unreachable(&error)),
                     }
                     self.stage = Stage::Answer {
                         bytes: [0; Answer::BYTES],
@@ -328,10 +328,10 @@ impl Making {
                 }
                 Stage::Answer { bytes, filled } => {
                     match Raw(self.socket.as_fd()).read(&mut bytes[*filled..]) {
-                        Ok(0) => return Err(self.unreachable(io::ErrorKind::UnexpectedEof.into())),
+                        Ok(0) => return Err(self.unreachable(&io::ErrorKind::UnexpectedEof.into())),
                         Ok(count) => *filled += count,
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                        Err(error) => return Err(self.unreachable(error)),
+                        Err(error) => return Err(self.unreachable(&error)),
                     }
                     if *filled == bytes.len() {
                         Answer::decode(bytes, version)?;
@@ -364,15 +364,14 @@ impl Making {
     fn wanted(&self) -> EventFlags {
         match self.stage {
             Stage::Connecting => EventFlags::OUT,
-            Stage::Answer { .. } => EventFlags::IN,
             Stage::Proof if self.proof.wants_write() => EventFlags::IN | EventFlags::OUT,
-            Stage::Proof => EventFlags::IN,
+            Stage::Answer { .. } | Stage::Proof => EventFlags::IN,
         }
     }
 
-    fn unreachable(&self, error: io::Error) -> Failed {
+    fn unreachable(&self, error: &io::Error) -> Failed {
         match &self.address {
-            Some(address) => unreachable(address, &error),
+            Some(address) => unreachable(address, error),
             None => Failed::Unreachable(error.to_string()),
         }
     }
@@ -386,6 +385,6 @@ impl Making {
             }
             Stage::Proof => format!("the handshake was not finished within {seconds} s"),
         };
-        self.unreachable(io::Error::new(io::ErrorKind::TimedOut, text))
+        self.unreachable(&io::Error::new(io::ErrorKind::TimedOut, text))
     }
 }

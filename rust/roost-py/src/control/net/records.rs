@@ -40,8 +40,8 @@ impl Records {
         }
     }
 
-    pub(super) fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, ControlError> {
-        self.reader.next()
+    pub(super) fn record<T: DeserializeOwned>(&mut self) -> Result<Option<T>, ControlError> {
+        self.reader.record()
     }
 
     /// A record fits into what a fresh socket takes.

@@ -150,7 +150,8 @@ pub(crate) struct Remotes {
     greeter: Greeter,
     terms: Terms,
     authority: Option<Authority>,
-    remotes: BTreeMap<u64, Remote>,
+    /// By the numbers that Python gave them.
+    all: BTreeMap<u64, Remote>,
     attempts: HashMap<Attempt, u64>,
     by_host: HashMap<HostId, u64>,
     news: Vec<News>,
@@ -171,7 +172,7 @@ impl Remotes {
             greeter,
             terms,
             authority: None,
-            remotes: BTreeMap::new(),
+            all: BTreeMap::new(),
             attempts: HashMap::new(),
             by_host: HashMap::new(),
             news: Vec::new(),
@@ -188,7 +189,7 @@ impl Remotes {
         if !self.news.is_empty() {
             return Some(0);
         }
-        self.remotes
+        self.all
             .values()
             .filter_map(Remote::next_wakeup_ns)
             .chain(self.greeter.next_wakeup_ns())
@@ -197,7 +198,7 @@ impl Remotes {
 
     /// Whether no host works for the job any more.
     pub(crate) fn is_empty(&self) -> bool {
-        self.remotes.values().all(|remote| {
+        self.all.values().all(|remote| {
             remote
                 .joined
                 .as_ref()
@@ -207,12 +208,12 @@ impl Remotes {
 
     /// Call a host.
     pub(crate) fn attach(&mut self, now_ns: u64, number: u64, wanted: Wanted) {
-        if self.remotes.contains_key(&number) {
+        if self.all.contains_key(&number) {
             return;
         }
         match self.call(now_ns, number, &wanted) {
             Ok(_) => {
-                self.remotes.insert(
+                self.all.insert(
                     number,
                     Remote {
                         wanted,
@@ -227,7 +228,7 @@ impl Remotes {
 
     /// Let a host end its work for this job in order.
     pub(crate) fn detach(&mut self, number: u64, reason: &str, shutdown: bool) {
-        let Some(remote) = self.remotes.get_mut(&number) else {
+        let Some(remote) = self.all.get_mut(&number) else {
             return;
         };
         match &mut remote.joined {
@@ -270,7 +271,7 @@ impl Remotes {
     pub(crate) fn route(&self, host: HostId) -> Vec<Address> {
         self.by_host
             .get(&host)
-            .and_then(|number| self.remotes.get(number)?.joined.as_ref())
+            .and_then(|number| self.all.get(number)?.joined.as_ref())
             .map_or_else(Vec::new, |joined| {
                 joined
                     .addresses
@@ -282,7 +283,7 @@ impl Remotes {
 
     /// What the root's own connections prove themselves with.
     pub(crate) fn own_credentials(&mut self) -> Result<roost_core::trust::Credentials, TrustError> {
-        let plaintext = self.remotes.values().any(|remote| remote.wanted.plaintext);
+        let plaintext = self.all.values().any(|remote| remote.wanted.plaintext);
         let host = self.terms.host;
         let mut credentials = self.authority()?.issue(host)?;
         credentials.plaintext = plaintext;
@@ -297,7 +298,7 @@ impl Remotes {
     }
 
     fn joined(&mut self, number: u64) -> Option<&mut Joined> {
-        self.remotes
+        self.all
             .get_mut(&number)?
             .joined
             .as_mut()
@@ -308,7 +309,7 @@ impl Remotes {
         let addresses = match self
             .by_host
             .get(&to)
-            .and_then(|number| self.remotes.get(number)?.joined.as_ref())
+            .and_then(|number| self.all.get(number)?.joined.as_ref())
         {
             Some(joined) => joined.addresses.clone(),
             None => return,
@@ -347,7 +348,7 @@ impl Remotes {
                 self.answered(now_ns, number, outcome);
             }
         }
-        let numbers: Vec<u64> = self.remotes.keys().copied().collect();
+        let numbers: Vec<u64> = self.all.keys().copied().collect();
         for number in numbers {
             self.due(now_ns, number);
             self.flush(number);
@@ -357,14 +358,14 @@ impl Remotes {
 
     /// Write what is to be written, to all.
     pub(crate) fn flush_all(&mut self) {
-        let numbers: Vec<u64> = self.remotes.keys().copied().collect();
+        let numbers: Vec<u64> = self.all.keys().copied().collect();
         for number in numbers {
             self.flush(number);
         }
     }
 
     fn flush(&mut self, number: u64) {
-        let Some(remote) = self.remotes.get_mut(&number) else {
+        let Some(remote) = self.all.get_mut(&number) else {
             return;
         };
         let (State::Live, Some(joined)) = (&remote.state, &mut remote.joined) else {
@@ -394,7 +395,7 @@ impl Remotes {
     }
 
     fn readable(&mut self, now_ns: u64, number: u64) {
-        match self.remotes.get(&number).map(|remote| &remote.state) {
+        match self.all.get(&number).map(|remote| &remote.state) {
             Some(State::Claiming { .. }) => self.claiming(now_ns, number),
             Some(State::Live) => self.hear(now_ns, number),
             _ => {}
@@ -407,7 +408,7 @@ impl Remotes {
     }
 
     fn forget(&mut self, number: u64) {
-        if let Some(remote) = self.remotes.remove(&number) {
+        if let Some(remote) = self.all.remove(&number) {
             if let Some(joined) = &remote.joined {
                 self.by_host.remove(&joined.host);
             }

@@ -363,7 +363,7 @@ impl Station {
     fn claim(&mut self, number: u64) -> Option<Call> {
         let mut one = self.claiming.remove(&number)?;
         let ended = one.records.read().err();
-        match one.records.next::<Claim>() {
+        match one.records.record::<Claim>() {
             Ok(Some(claim)) => {
                 let _ = epoll::delete(&self.epoll, &one.records.stream.socket);
                 let from = one

@@ -6,6 +6,7 @@ use roost_core::id::{HostId, ProcId};
 
 use super::{Brain, Host};
 use crate::control::clock::now_ns;
+use crate::control::host::launch::Network;
 use crate::control::net::Address;
 
 impl Host {
@@ -67,7 +68,7 @@ impl Host {
         let Some(running) = self.running(to.proc, to.incarnation) else {
             return;
         };
-        let is_first = !std::mem::replace(&mut running.is_networked, true);
+        let is_first = std::mem::replace(&mut running.network, Network::Told) == Network::Untold;
         self.clear_slot(to);
         if is_first {
             let credentials = match &mut self.brain {

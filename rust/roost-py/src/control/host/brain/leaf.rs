@@ -10,6 +10,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use super::{Brain, Host, UNPROVED_MAX};
 use crate::control::clock::now_ns;
 use crate::control::host::REMOTES;
+use crate::control::host::launch::Network;
 use crate::control::net::{Call, CalledLane, Claimed, Word};
 
 impl Host {
@@ -47,7 +48,7 @@ impl Host {
                 let told: Vec<ProcId> = self
                     .running
                     .iter()
-                    .filter(|(_, running)| running.is_networked)
+                    .filter(|(_, running)| running.network == Network::Told)
                     .map(|(&id, _)| id)
                     .collect();
                 for id in told {

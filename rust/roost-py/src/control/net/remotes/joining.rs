@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use roost_core::id::JobId;
 use roost_core::trunk::pulse::Pulse;
 use roost_core::trunk::{self, Begin, Claim, Greeting, ToHost, Verdict, write_record};
+use roost_core::trust::Credentials;
 use roost_core::wire::{AnswerError, HelloError, Refusal};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
@@ -16,7 +17,7 @@ use super::{Joined, News, Remote, Remotes, State, Why};
 
 impl Remotes {
     pub(super) fn answered(&mut self, now_ns: u64, number: u64, outcome: Outcome) {
-        let Some(remote) = self.remotes.get_mut(&number) else {
+        let Some(remote) = self.all.get_mut(&number) else {
             return;
         };
         match outcome {
@@ -44,7 +45,7 @@ impl Remotes {
     /// Records have come.
     pub(super) fn claiming(&mut self, now_ns: u64, number: u64) {
         if let Err((why, reason)) = self.try_claiming(now_ns, number) {
-            let Some(remote) = self.remotes.get_mut(&number) else {
+            let Some(remote) = self.all.get_mut(&number) else {
                 return;
             };
             if let State::Claiming { records, .. } = &remote.state {
@@ -64,14 +65,14 @@ impl Remotes {
         let Some(Remote {
             state: State::Claiming { records, .. },
             ..
-        }) = self.remotes.get_mut(&number)
+        }) = self.all.get_mut(&number)
         else {
             return Ok(());
         };
         records.read().map_err(|error| unreachable(error.to_string()))?;
         let protocol = |error: roost_core::control::ControlError| (Why::Protocol, error.to_string());
         if records.greeting.is_none() {
-            let Some(greeting) = records.next::<Greeting>().map_err(protocol)? else {
+            let Some(greeting) = records.record::<Greeting>().map_err(protocol)? else {
                 return Ok(());
             };
             records.greeting = Some(greeting.clone());
@@ -80,11 +81,11 @@ impl Remotes {
         let Some(Remote {
             state: State::Claiming { records, .. },
             ..
-        }) = self.remotes.get_mut(&number)
+        }) = self.all.get_mut(&number)
         else {
             return Ok(());
         };
-        match records.next::<Verdict>().map_err(protocol)? {
+        match records.record::<Verdict>().map_err(protocol)? {
             None => Ok(()),
             Some(Verdict::Granted { received }) => self.granted(now_ns, number, received),
             Some(Verdict::Busy { job }) => Err((Why::Busy, busy(job))),
@@ -93,76 +94,25 @@ impl Remotes {
     }
 
     /// A host has said who it is: say what is wanted.
-    pub(super) fn claim(&mut self, number: u64, greeting: &Greeting) -> Result<(), (Why, String)> {
-        let ours = self.terms.own.version;
-        let (roost, python) = trunk::versions(ours);
-        if (&greeting.roost, &greeting.python) != (&roost, &python) {
-            let theirs = format!("roost {} on python {}", greeting.roost, greeting.python);
-            let text = format!(
-                "{} runs {theirs}, this program roost {roost} on python {python}: install the same on both",
-                greeting.name
-            );
-            return Err((Why::Version, text));
-        }
-        if let Some(&other) = self.by_host.get(&greeting.host)
-            && other != number
-        {
-            let other = self
-                .remotes
-                .get(&other)
-                .and_then(|remote| remote.joined.as_ref())
-                .map(|joined| joined.addresses.join(", "));
-            return Err((
-                Why::Doubled,
-                format!("it is the same host as the one at {}", other.unwrap_or_default()),
-            ));
-        }
+    fn claim(&mut self, number: u64, greeting: &Greeting) -> Result<(), (Why, String)> {
+        self.check(number, greeting)?;
+        let begin = self.begin_for(number, greeting)?;
         let job = self.terms.own.job;
-        if let Some(other) = greeting.job.filter(|other| *other != job) {
-            return Err((Why::Busy, busy(other)));
-        }
-        let mut begin = None;
-        if self
-            .remotes
-            .get(&number)
-            .is_none_or(|remote| remote.joined.is_none())
-        {
-            let plaintext = self
-                .remotes
-                .get(&number)
-                .is_some_and(|remote| remote.wanted.plaintext);
-            let mut credentials = self
-                .authority()
-                .and_then(|authority| authority.issue(greeting.host))
-                .map_err(|error| (Why::Authentication, error.to_string()))?;
-            credentials.plaintext = plaintext;
-            begin = Some(Box::new(Begin {
-                credentials: Some(credentials),
-                lease_ns: self.lease_ns(number),
-                ..self.terms.begin.clone()
-            }));
-        }
-        let Some(Remote {
-            state: State::Claiming { records, .. },
-            joined,
-            ..
-        }) = self.remotes.get_mut(&number)
-        else {
+        let Some(remote) = self.all.get_mut(&number) else {
             return Ok(());
         };
-        let (session, connection, received, fenced) = match joined {
+        let (session, connection, received, fenced) = match &mut remote.joined {
             Some(joined) if joined.host != greeting.host => {
-                return Err((
-                    Why::Protocol,
-                    format!("{} was started again: what ran there has ended", joined.name),
-                ));
+                let text = format!("{} was started again: what ran there has ended", joined.name);
+                return Err((Why::Protocol, text));
             }
             Some(joined) => {
                 joined.connections += 1;
+                let received = joined.line.trunk.session().received();
                 (
                     joined.session,
                     joined.connections,
-                    joined.line.trunk.session().received(),
+                    received,
                     joined.fenced_until_ns.is_some(),
                 )
             }
@@ -177,23 +127,70 @@ impl Remotes {
             fenced,
         };
         let bytes = write_record(&claim).map_err(|error| (Why::Protocol, error.to_string()))?;
-        records
-            .write(&bytes)
-            .map_err(|error| (Why::Unreachable, error.to_string()))
+        match &mut remote.state {
+            State::Claiming { records, .. } => records
+                .write(&bytes)
+                .map_err(|error| (Why::Unreachable, error.to_string())),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether this host can work for us.
+    fn check(&self, number: u64, greeting: &Greeting) -> Result<(), (Why, String)> {
+        let (roost, python) = trunk::versions(self.terms.own.version);
+        if (&greeting.roost, &greeting.python) != (&roost, &python) {
+            let theirs = format!("roost {} on python {}", greeting.roost, greeting.python);
+            let text = format!(
+                "{} runs {theirs}, this program roost {roost} on python {python}: install the same on both",
+                greeting.name
+            );
+            return Err((Why::Version, text));
+        }
+        if let Some(other) = self.by_host.get(&greeting.host).filter(|other| **other != number) {
+            let joined = self.all.get(other).and_then(|remote| remote.joined.as_ref());
+            let addresses = joined
+                .map(|joined| joined.addresses.join(", "))
+                .unwrap_or_default();
+            return Err((
+                Why::Doubled,
+                format!("it is the same host as the one at {addresses}"),
+            ));
+        }
+        match greeting.job {
+            Some(other) if other != self.terms.own.job => Err((Why::Busy, busy(other))),
+            _ => Ok(()),
+        }
+    }
+
+    /// What a host that has not joined yet needs to work for us.
+    fn begin_for(&mut self, number: u64, greeting: &Greeting) -> Result<Option<Box<Begin>>, (Why, String)> {
+        let Some(remote) = self.all.get(&number).filter(|remote| remote.joined.is_none()) else {
+            return Ok(None);
+        };
+        let (plaintext, lease_ns) = (remote.wanted.plaintext, self.lease_ns(remote));
+        let issued = self
+            .authority()
+            .and_then(|authority| authority.issue(greeting.host));
+        let credentials = issued.map_err(|error| (Why::Authentication, error.to_string()))?;
+        let credentials = Some(Credentials {
+            plaintext,
+            ..credentials
+        });
+        Ok(Some(Box::new(Begin {
+            credentials,
+            lease_ns,
+            ..self.terms.begin.clone()
+        })))
     }
 
     /// How long this host may work without a sign of us.
-    fn lease_ns(&self, number: u64) -> u64 {
-        let own = self
-            .remotes
-            .get(&number)
-            .and_then(|remote| remote.wanted.lease_ns);
-        own.unwrap_or(self.terms.begin.lease_ns)
+    fn lease_ns(&self, remote: &Remote) -> u64 {
+        remote.wanted.lease_ns.unwrap_or(self.terms.begin.lease_ns)
     }
 
     /// The host works for us.
     pub(super) fn granted(&mut self, now_ns: u64, number: u64, received: u64) -> Result<(), (Why, String)> {
-        let Some(remote) = self.remotes.get_mut(&number) else {
+        let Some(remote) = self.all.get_mut(&number) else {
             return Ok(());
         };
         let State::Claiming { records, .. } = std::mem::replace(&mut remote.state, State::Live) else {

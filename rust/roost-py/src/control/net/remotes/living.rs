@@ -1,5 +1,7 @@
 //! A host that works for the job: what it says, cuts that heal, silence, and giving it up.
 
+use std::time::Duration;
+
 use roost_core::trunk::pulse::Sign;
 use roost_core::trunk::{FromHost, ToHost};
 use roost_core::wire::Hello;
@@ -16,7 +18,7 @@ impl Remotes {
         let Some(Joined {
             host, line, pulse, ..
         }) = self
-            .remotes
+            .all
             .get_mut(&number)
             .and_then(|remote| remote.joined.as_mut())
         else {
@@ -62,7 +64,7 @@ impl Remotes {
     /// A host has ended its work for us.
     pub(super) fn ended(&mut self, number: u64, reason: String) {
         let Some(joined) = self
-            .remotes
+            .all
             .get_mut(&number)
             .and_then(|remote| remote.joined.as_mut())
         else {
@@ -81,7 +83,7 @@ impl Remotes {
 
     /// Its connection has ended.
     pub(super) fn cut(&mut self, number: u64, cut: Cut) {
-        let Some(remote) = self.remotes.get_mut(&number) else {
+        let Some(remote) = self.all.get_mut(&number) else {
             return;
         };
         if let Some(stream) = remote.joined.as_mut().and_then(|joined| joined.line.disconnect()) {
@@ -100,14 +102,14 @@ impl Remotes {
 
     /// It was called again, in vain.
     pub(super) fn unanswered(&mut self, now_ns: u64, number: u64, failed: &Failed) {
-        let tries = match self.remotes.get(&number).map(|remote| &remote.state) {
+        let tries = match self.all.get(&number).map(|remote| &remote.state) {
             Some(State::Cut { tries, .. }) => *tries,
             _ => 0,
         };
         match failed {
             // Its system is there, and says that the agent is not.
             Failed::Closed(text) if tries >= CLOSED_TRIES => {
-                self.lose(number, &format!("its agent has ended ({text})"))
+                self.lose(number, &format!("its agent has ended ({text})"));
             }
             _ => self.again(now_ns, number),
         }
@@ -115,7 +117,7 @@ impl Remotes {
 
     /// Try again to reach a host whose connection was cut.
     pub(super) fn again(&mut self, now_ns: u64, number: u64) {
-        let Some(remote) = self.remotes.get_mut(&number) else {
+        let Some(remote) = self.all.get_mut(&number) else {
             return;
         };
         let tries = match &remote.state {
@@ -131,7 +133,7 @@ impl Remotes {
 
     /// What the time has come for.
     pub(super) fn due(&mut self, now_ns: u64, number: u64) {
-        let Some(remote) = self.remotes.get_mut(&number) else {
+        let Some(remote) = self.all.get_mut(&number) else {
             return;
         };
         if let Some(joined) = &mut remote.joined {
@@ -140,11 +142,8 @@ impl Remotes {
                 Some(_) => {}
                 None => match joined.pulse.look(now_ns) {
                     Some(Sign::Lost { silence_ns }) => {
-                        let reason = format!(
-                            "nothing was heard of {} for {:.1} s",
-                            joined.name,
-                            silence_ns as f64 / 1e9
-                        );
+                        let (name, seconds) = (&joined.name, Duration::from_nanos(silence_ns).as_secs_f64());
+                        let reason = format!("nothing was heard of {name} for {seconds:.1} s");
                         return self.lose(number, &reason);
                     }
                     Some(Sign::Beat) if matches!(remote.state, State::Live) => {
@@ -189,7 +188,7 @@ impl Remotes {
 
     /// Give a host up.
     pub(super) fn lose(&mut self, number: u64, reason: &str) {
-        let Some(remote) = self.remotes.get_mut(&number) else {
+        let Some(remote) = self.all.get_mut(&number) else {
             return;
         };
         let Some(joined) = remote
