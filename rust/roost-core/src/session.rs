@@ -9,6 +9,12 @@
 //! Between procs of one host a connection never comes back: its end is the session's end, and
 //! [`Session::undelivered`] gives what must go back to its senders. Between hosts [`Session::resume`] goes on over
 //! a new connection.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `log` | what was sent and not acknowledged |
+//! | `shared` | payloads that stay where they were captured |
+//! | `bulks` | parts that come in pieces, ahead of the frame that names them |
 
 mod bulks;
 mod log;

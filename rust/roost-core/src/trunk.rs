@@ -4,7 +4,10 @@
 //! new connection, so a cut that heals before the verdict is nothing but delay. Before its frames go both ways, three
 //! records do: the host's [`Greeting`], the root's [`Claim`], the host's [`Verdict`] on that.
 //!
-//! `pulse` judges by silence: the root gives a host up, and a host ends what a root that is not heard any more has left.
+//! | module | what it is |
+//! |---|---|
+//! | `record` | the bytes of those records |
+//! | `pulse` | signs of life: when a host is lost, and what it knows of the root's clock |
 
 pub mod pulse;
 mod record;

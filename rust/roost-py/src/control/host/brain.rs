@@ -1,4 +1,10 @@
 //! Who decides for this host: the agent of the job, here in its driver, or over the trunk in the driver of another host.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `root` | in the driver: calls hosts and lets go of them, takes in what they tell |
+//! | `leaf` | on another host: does what the root says, lets in who calls, ends the work |
+//! | `lanes` | this host's part of data lanes between two hosts |
 
 mod lanes;
 mod leaf;

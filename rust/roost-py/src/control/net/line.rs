@@ -9,7 +9,10 @@ use serde::de::DeserializeOwned;
 
 use super::stream::Stream;
 
-const INPUT_BYTES: usize = 64 << 10;
+/// Read at once: one record of TLS.
+const BUFFER_BYTES: usize = 16 << 10;
+/// What a line without anything to read holds at most.
+const INPUT_BYTES_KEPT: usize = 1 << 10;
 const SLICES_MAX: usize = 64;
 
 /// Why the connection has ended.
@@ -28,8 +31,8 @@ pub(super) enum Cut {
 pub(super) struct Line<O, I> {
     pub(super) trunk: Trunk<O, I>,
     stream: Option<Stream>,
+    /// The beginning of what has not come whole yet.
     input: Vec<u8>,
-    filled: usize,
     /// The socket takes no more now.
     pub(super) blocked: bool,
 }
@@ -40,7 +43,6 @@ impl<O: Serialize, I: DeserializeOwned> Line<O, I> {
             trunk: Trunk::new(),
             stream: None,
             input: Vec::new(),
-            filled: 0,
             blocked: false,
         }
     }
@@ -56,7 +58,6 @@ impl<O: Serialize, I: DeserializeOwned> Line<O, I> {
         self.stream = Some(stream);
         self.input.clear();
         self.input.extend_from_slice(rest);
-        self.filled = rest.len();
         self.blocked = false;
         Ok(())
     }
@@ -74,31 +75,30 @@ impl<O: Serialize, I: DeserializeOwned> Line<O, I> {
     /// Take in what has come. The cut, where there was one, comes after the messages before it.
     pub(super) fn read(&mut self, now_ns: u64) -> (Vec<I>, Option<Cut>) {
         let mut messages = Vec::new();
-        // What came behind the records is looked at first.
+        let mut buffer = [0; BUFFER_BYTES];
         loop {
-            match self.trunk.receive(now_ns, &self.input[..self.filled]) {
+            // What came behind the records is looked at first.
+            match self.trunk.receive(now_ns, &self.input) {
                 Ok((more, used)) => {
                     messages.extend(more);
-                    self.input.copy_within(used..self.filled, 0);
-                    self.filled -= used;
+                    self.input.drain(..used);
                 }
                 Err(error) => return (messages, Some(error.into())),
             }
             let Some(stream) = &mut self.stream else {
                 return (messages, None);
             };
-            if self.input.len() < self.filled + INPUT_BYTES {
-                self.input.resize(self.filled + INPUT_BYTES, 0);
-            }
-            match stream.read(&mut self.input[self.filled..]) {
-                Ok(None) => return (messages, None),
-                Ok(Some(0)) => {
-                    return (
-                        messages,
-                        Some(Cut::Connection("the other end has closed it".to_owned())),
-                    );
+            match stream.read(&mut buffer) {
+                Ok(None) => {
+                    // A thousand quiet hosts must stay cheap.
+                    self.input.shrink_to(INPUT_BYTES_KEPT);
+                    return (messages, None);
                 }
-                Ok(Some(count)) => self.filled += count,
+                Ok(Some(0)) => {
+                    let text = "the other end has closed it".to_owned();
+                    return (messages, Some(Cut::Connection(text)));
+                }
+                Ok(Some(count)) => self.input.extend_from_slice(&buffer[..count]),
                 Err(error) => return (messages, Some(Cut::Connection(error.to_string()))),
             }
         }

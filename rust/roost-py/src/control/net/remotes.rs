@@ -1,4 +1,9 @@
 //! The other hosts of a job, as its root has them: calls them, takes them in, hears of what happens there, gives them up.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `joining` | from a connection to a host that works for the job |
+//! | `living` | what a host says, cuts that heal, silence, giving it up |
 
 mod joining;
 mod living;
