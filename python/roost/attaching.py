@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from roost import process
-from roost.addresses import Address, read_addresses, resolve
+from roost.addresses import Address, is_loopback, read_addresses, resolve
 from roost.errors import AuthenticationError, HostLostError, ProtocolError, VersionMismatchError
 from roost.failure import Failure
 from roost.host_mesh import HostMesh
@@ -118,6 +118,9 @@ def _warn_of_plaintext() -> None:
         _logger.warning("insecure_plaintext=True: whoever is on the way to the hosts can read and change everything")
 
 
+_NO_KEY = "beyond this machine a key is needed that both have: `python -m roost key FILE`, then key_file=FILE here and --key-file there"
+
+
 class Candidate:
     """A host that may become one of the mesh's."""
 
@@ -175,6 +178,10 @@ class Attaching:
             self._refused(candidate, "unreachable", f"its name is not known: {error.strerror or error}")
             return
         if self._over:
+            return
+        if not self._config["key"] and not self._config["pki"] and not all(map(is_loopback, candidate.dialled)):
+            # Whoever answers there would be given what the job's hosts know each other by.
+            self._refused(candidate, "authentication", _NO_KEY)
             return
         for other in self._candidates:
             if other is not candidate and not set(other.dialled).isdisjoint(candidate.dialled):

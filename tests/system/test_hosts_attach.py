@@ -141,6 +141,12 @@ class TestRefusals:
                 pass
 
     @on_a_loop
+    async def test_a_host_elsewhere_is_not_called_without_a_key(self):
+        # A documentation address (RFC 5737): were it called, this would wait.
+        with pytest.raises(AuthenticationError, match=r"192\.0\.2\.1:7000 .*: beyond this machine a key is needed"):
+            await roost.attach(["192.0.2.1:7000"])
+
+    @on_a_loop
     async def test_a_second_driver_while_one_is_there(self, tmp_path):
         with agents(tmp_path) as ([agent], key):
             async with roost.attach([agent.address], key_file=key):
