@@ -224,7 +224,7 @@ class PortSender:
         limit, what = self._runtime.config.message_bytes_max, "value for a port"
         if size > limit:
             raise MessageTooLargeError(size, limit, "message_bytes_max", what)
-        if inline > INLINE_BYTES_MAX and self._proc != self._runtime.proc:
+        if inline > INLINE_BYTES_MAX and self._runtime.node.is_near(self._proc):
             raise MessageTooLargeError(inline, INLINE_BYTES_MAX, "", what)
         return captured
 

@@ -14,7 +14,7 @@ from roost.membership import Members
 from roost.runtime import Runtime
 
 _SESSION = 77
-_AGAIN_S = 0.05
+_AGAIN_S = 0.005
 
 # Other proc -> what this process has of the lane to it.
 lanes = {}

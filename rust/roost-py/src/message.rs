@@ -84,14 +84,14 @@ impl Mail {
             .unwrap_or_default()
     }
 
-    /// The same message for another rank of a cast.
+    /// The same message for another rank of a cast, whose parts are its own.
     pub(crate) fn for_rank(&self, py: Python<'_>, rank: u32) -> Self {
         Self {
             rank,
             endpoint: self.endpoint.clone(),
             name: self.name.clone(),
             sizes: self.sizes.clone(),
-            payload: self.payload.clone_ref(py),
+            payload: self.payload.apart(py),
             page: self.page.clone(),
             chain: self.chain.clone(),
             ..*self
@@ -233,7 +233,7 @@ impl Message {
             return self.answer(py, ReplyStatus::Value, &Payload::ready(value));
         }
         let payload = dump(py, node.hooks()?, value, self.mail.sender)?;
-        node.check_size(py, &payload, self.mail.origin != Origin::Here)?;
+        node.check_size(py, &payload, std::iter::once(self.mail.sender))?;
         self.answer(py, ReplyStatus::Value, &payload)
     }
 
@@ -249,7 +249,7 @@ impl Message {
         }
         let node = self.cell.get().node.get();
         let payload = dump(py, node.hooks()?, value, self.mail.sender)?;
-        node.check_size(py, &payload, self.mail.origin != Origin::Here)?;
+        node.check_size(py, &payload, std::iter::once(self.mail.sender))?;
         node.answer(py, &self.mail, ReplyStatus::Item, &payload)?;
         Ok(self.items.fetch_add(1, Ordering::Relaxed) + 1)
     }

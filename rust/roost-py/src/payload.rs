@@ -47,6 +47,19 @@ impl Part {
         }
     }
 
+    /// The same, with memory of its own where whoever gets it may write to it.
+    fn apart(&self, py: Python<'_>) -> Self {
+        match self {
+            Self::Inline(bytes) if bytes.bind(py).cast::<PyBytes>().is_err() => {
+                match PyByteArray::from(bytes.bind(py)) {
+                    Ok(copied) => Self::Inline(copied.into_any().unbind()),
+                    Err(_) => self.clone_ref(py),
+                }
+            }
+            _ => self.clone_ref(py),
+        }
+    }
+
     /// The same for a receiver in this very process: its own to write.
     fn private(&self, py: Python<'_>) -> Self {
         match self {
@@ -96,6 +109,18 @@ impl Payload {
                 .parts
                 .as_ref()
                 .map(|parts| parts.iter().map(|part| part.clone_ref(py)).collect()),
+            ready: self.ready.as_ref().map(|value| value.clone_ref(py)),
+        }
+    }
+
+    /// A copy for one more receiver of what has come: what one of them writes is not seen by the others.
+    pub(crate) fn apart(&self, py: Python<'_>) -> Self {
+        Self {
+            pickle: self.pickle.clone_ref(py),
+            parts: self
+                .parts
+                .as_ref()
+                .map(|parts| parts.iter().map(|part| part.apart(py)).collect()),
             ready: self.ready.as_ref().map(|value| value.clone_ref(py)),
         }
     }

@@ -104,6 +104,9 @@ impl Setup {
             restarts: random.percent(80),
             faults_end_ns: random.pick(&[50 * MILLISECOND, SECOND, 5 * SECOND]),
         };
+        // Some hundred pieces tell as much as thousands.
+        let most = usize::try_from(setup.payload_bytes_max).expect("small");
+        setup.piece_bytes = setup.piece_bytes.max(most / 200);
         if random.percent(15) {
             setup.with_much_under_way(random);
         }

@@ -78,7 +78,7 @@ impl State {
         let Some(peer) = self.peers.get_mut(&proc) else {
             return;
         };
-        let mut dropped: Vec<Outgoing> = Vec::new();
+        let (mut dropped, mut free): (Vec<Outgoing>, Vec<Outgoing>) = Default::default();
         // Messages that wait here may be for several ranks: they are taken back whole or not at all.
         let all = rank == Cancel::ALL_RANKS;
         for frame in std::mem::take(&mut peer.backlog) {
@@ -90,6 +90,10 @@ impl State {
         if let Some(link) = &mut peer.link {
             if all {
                 dropped.extend(link.forget_call(call));
+                for message in link.forget_ahead(call) {
+                    free.extend(link.give_back(&message));
+                    actions.push(Action::Drop(vec![message.payload.pickle.into_any()]));
+                }
             }
             if !link.closed {
                 // Small, and always taken.
@@ -99,6 +103,9 @@ impl State {
         for message in dropped {
             peer.bound.leave(message.bytes);
             actions.push(Action::Drop(vec![message.payload.pickle.into_any()]));
+        }
+        for message in free {
+            self.send_credited(py, proc, message, actions);
         }
         self.wrote(proc, actions);
     }

@@ -306,6 +306,11 @@ impl Node {
         links.any(|link| !link.closed && (link.session.has_unsent() || link.has_ahead()))
     }
 
+    /// Whether there is a connection to a proc of this host other than this one.
+    fn is_near(&self, proc: u64) -> bool {
+        self.lock().is_near(proc)
+    }
+
     /// Whether messages wait here on their way to a proc.
     fn waits(&self, proc: u64) -> bool {
         let state = self.lock();

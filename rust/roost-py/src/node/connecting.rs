@@ -34,6 +34,12 @@ impl State {
         peer.standing
     }
 
+    /// Whether there is a connection to a proc of this host other than this one.
+    pub(crate) fn is_near(&self, proc: u64) -> bool {
+        let link = self.peers.get(&proc).and_then(|peer| peer.link.as_ref());
+        link.is_some_and(|link| link.far.is_none())
+    }
+
     /// There is a connection to a proc's incarnation: what waited for it is sent.
     pub(super) fn connect(
         &mut self,

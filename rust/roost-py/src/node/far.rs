@@ -86,7 +86,6 @@ impl State {
         };
         match frame {
             Stalled::Message(message, _) => {
-                peer.bound.leave(message.bytes);
                 match pushed {
                     Ok(number) => {
                         self.left(py, proc, &message, number);

@@ -147,12 +147,19 @@ impl Node {
         Ok(())
     }
 
-    /// Refuse what is too large: for a message, or, when it leaves this process, for a frame.
-    pub(crate) fn check_size(&self, py: Python<'_>, payload: &Payload, leaves: bool) -> PyResult<()> {
+    /// Refuse what is too large: for a message, or for a frame, where what goes to these procs has to fit one. To other hosts
+    /// it goes in pieces; and of a proc without a connection it is not known yet.
+    pub(crate) fn check_size(
+        &self,
+        py: Python<'_>,
+        payload: &Payload,
+        mut procs: impl Iterator<Item = u64>,
+    ) -> PyResult<()> {
         let size = payload.size(py) as u64;
         let least = self.message_bytes_max.min(INLINE_BYTES_MAX as u64);
         if size > least {
-            let inline = if leaves { payload.inline_size(py) } else { 0 };
+            let is_near = procs.any(|proc| self.lock().is_near(proc));
+            let inline = if is_near { payload.inline_size(py) } else { 0 };
             if size > self.message_bytes_max || inline > INLINE_BYTES_MAX {
                 self.hooks()?.too_large.call1(py, (size, inline))?;
             }

@@ -282,7 +282,11 @@ impl State {
             self.put(py, mesh, slot, mail, actions);
             return;
         }
-        for (slot, rank) in header.runs.targets() {
+        let mut targets = header.runs.targets().peekable();
+        while let Some((slot, rank)) = targets.next() {
+            if targets.peek().is_none() {
+                return self.put(py, mesh, slot, Mail { rank, ..mail }, actions);
+            }
             self.put(py, mesh, slot, mail.for_rank(py, rank), actions);
         }
         actions.push(Action::Drop(vec![mail.payload.pickle.into_any()]));

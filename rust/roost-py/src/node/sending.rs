@@ -150,8 +150,10 @@ impl State {
                 return Sent::Number;
             }
             Err(_) => {
-                peer.bound.admit(message.bytes);
-                link.hold_back(py, Stalled::Message(message, true));
+                let bytes = message.bytes;
+                if link.hold_back(py, Stalled::Message(message, true)) {
+                    peer.bound.admit(bytes);
+                }
                 return Sent::Waits;
             }
         };

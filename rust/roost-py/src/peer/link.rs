@@ -137,11 +137,18 @@ impl Link {
         self.session.push(&header.in_job_time(clock_ns), &wire)
     }
 
-    /// Hold a frame back that could not be put into the session, with what comes after it.
-    pub(crate) fn hold_back(&mut self, py: Python<'_>, frame: Stalled) {
+    /// Hold a frame back that could not be put into the session, with what comes after it. False when it is under way all
+    /// the same, or behind one that is: then it is bounded by its receiver's credit alone.
+    pub(crate) fn hold_back(&mut self, py: Python<'_>, frame: Stalled) -> bool {
         match &mut self.far {
-            Some(far) if self.stalled.is_empty() && far.out.concerns(py, &frame) => far.out.push(py, frame),
-            _ => self.stalled.push_back(frame),
+            Some(far) if self.stalled.is_empty() && far.out.concerns(py, &frame) => {
+                far.out.push(py, frame);
+                false
+            }
+            _ => {
+                self.stalled.push_back(frame);
+                true
+            }
         }
     }
 

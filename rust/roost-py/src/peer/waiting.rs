@@ -180,13 +180,16 @@ impl Link {
                 }
             }
         }
-        if let Some(far) = &mut self.far {
-            dropped.extend(far.out.forget_call(call, &mut self.session));
-        }
         if !dropped.is_empty() {
             self.waiting.retain(|_, queue| !queue.is_empty());
         }
         dropped
+    }
+
+    /// The same for those whose parts go ahead, or that wait behind such a one.
+    pub(crate) fn forget_ahead(&mut self, call: u64) -> Vec<Outgoing> {
+        let far = self.far.as_mut();
+        far.map_or_else(Vec::new, |far| far.out.forget_call(call, &mut self.session))
     }
 
     /// Forget the credit of a mesh that has stopped.

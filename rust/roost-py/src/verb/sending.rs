@@ -72,10 +72,10 @@ impl Verb {
         packed: &Packed,
     ) -> PyResult<Py<PyAny>> {
         match packed {
-            Packed::Same(payload) => node.check_size(py, payload, !self.is_here)?,
+            Packed::Same(payload) => node.check_size(py, payload, self.receivers())?,
             Packed::Each(all) => all
                 .iter()
-                .try_for_each(|payload| node.check_size(py, payload, !self.is_here))?,
+                .try_for_each(|payload| node.check_size(py, payload, self.receivers()))?,
         }
         let mut sending = Sending::new(packed, self.inherited(py, node, hooks)?);
         let sink = match (self.mode, sink) {
@@ -112,6 +112,10 @@ impl Verb {
             None if sending.waits => hooks.room.call1(py, (&self.mesh,)),
             None => Ok(hooks.sent.clone_ref(py)),
         }
+    }
+
+    fn receivers(&self) -> impl Iterator<Item = u64> + '_ {
+        self.targets.get().places.iter().map(|place| place.proc.get())
     }
 
     /// Put the message on its way to every proc of the mesh, unless it is refused as a whole.
