@@ -2,8 +2,15 @@
 
 import asyncio
 import contextlib
+import socket
 
 _CHUNK = 1 << 16
+
+
+async def connect(port):
+    """Streams to a port of this machine. uvloop would start threads for the name of a host, and keep them."""
+    made = socket.create_connection(("127.0.0.1", port))
+    return await asyncio.open_connection(sock=made)
 
 
 class Proxy:
@@ -24,7 +31,7 @@ class Proxy:
         self._next = {way: count}
 
     async def __aenter__(self):
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, sock=socket.create_server(("127.0.0.1", 0)))
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -39,7 +46,7 @@ class Proxy:
         self._tasks.add(task)
         budget, self._next = self._next, {}
         try:
-            other_reader, other_writer = await asyncio.open_connection("127.0.0.1", self.target)
+            other_reader, other_writer = await connect(self.target)
         except OSError:
             writer.close()
             return

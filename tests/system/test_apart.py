@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import uvloop
 from apart import apart, lanes
-from apart_proxy import Proxy
+from apart_proxy import Proxy, connect
 from leftovers import leaving_nothing
 
 from roost import Actor, CallTimeoutError, endpoint, process, this_host
@@ -277,7 +277,7 @@ def test_an_old_connection_that_arrives_late_is_closed(job, recorders):
             lane.cut()
             assert await one.echo.call_one(1) == 1
             # The receiver sees by its number that it is old; the session goes on over the next.
-            reader, writer = await asyncio.open_connection("127.0.0.1", lane.port)
+            reader, writer = await connect(lane.port)
             writer.write(greeting)
             assert len(await reader.read()) == 64
             writer.close()
