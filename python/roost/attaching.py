@@ -179,7 +179,7 @@ class Attaching:
             return
         if self._over:
             return
-        if not self._config["key"] and not self._config["pki"] and not all(map(is_loopback, candidate.dialled)):
+        if "key" not in self._config and "pki" not in self._config and not all(map(is_loopback, candidate.dialled)):
             # Whoever answers there would be given what the job's hosts know each other by.
             self._refused(candidate, "authentication", _NO_KEY)
             return

@@ -13,7 +13,7 @@ use super::stream::Stream;
 pub(super) struct Records {
     pub(super) stream: Stream,
     /// Where it was reached.
-    address: String,
+    pub(super) address: String,
     pub(super) greeting: Option<Greeting>,
     reader: RecordReader,
 }

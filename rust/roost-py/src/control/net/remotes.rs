@@ -432,6 +432,26 @@ impl Remotes {
 }
 
 impl Remote {
+    /// Which host it is, as far as that has been said.
+    fn host(&self) -> Option<HostId> {
+        match (&self.joined, &self.state) {
+            (Some(joined), _) => Some(joined.host),
+            (None, State::Claiming { records, .. }) => {
+                records.greeting.as_ref().map(|greeting| greeting.host)
+            }
+            _ => None,
+        }
+    }
+
+    /// Where it is reached.
+    fn addresses(&self) -> String {
+        match (&self.joined, &self.state) {
+            (Some(joined), _) => joined.addresses.join(", "),
+            (None, State::Claiming { records, .. }) => records.address.clone(),
+            _ => String::new(),
+        }
+    }
+
     fn next_wakeup_ns(&self) -> Option<u64> {
         let state = match &self.state {
             State::Calling | State::Live => None,

@@ -146,11 +146,10 @@ impl Remotes {
             );
             return Err((Why::Version, text));
         }
-        if let Some(other) = self.by_host.get(&greeting.host).filter(|other| **other != number) {
-            let joined = self.all.get(other).and_then(|remote| remote.joined.as_ref());
-            let addresses = joined
-                .map(|joined| joined.addresses.join(", "))
-                .unwrap_or_default();
+        let same =
+            |(number, remote): (&u64, &Remote)| (remote.host() == Some(greeting.host)).then_some(*number);
+        if let Some(other) = self.all.iter().filter_map(same).find(|other| *other != number) {
+            let addresses = self.all.get(&other).map(Remote::addresses).unwrap_or_default();
             return Err((
                 Why::Doubled,
                 format!("it is the same host as the one at {addresses}"),
