@@ -5,15 +5,26 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::sockopt::{set_ipv6_v6only, set_socket_reuseaddr, set_tcp_nodelay};
+use rustix::net::sockopt::{
+    set_ipv6_v6only, set_socket_keepalive, set_socket_reuseaddr, set_tcp_keepidle, set_tcp_keepintvl,
+    set_tcp_nodelay, set_tcp_user_timeout,
+};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, getsockname, listen, socket_with,
 };
 
 /// Connections that the kernel keeps for a listener that is busy.
 const BACKLOG: i32 = 1_024;
+
+/// What was sent and is not acknowledged for so long ends a connection; the session goes on over another. Also where the
+/// other end has no room for it, which costs a busy one a reconnect.
+const UNANSWERED_MS: u32 = 2_000;
+
+/// From one sign of life of the system at the other end of a silent connection to the next.
+const KEEP_ALIVE: Duration = Duration::from_secs(1);
 
 /// Where a host listens. Prints and parses as users write it: `10.0.0.1:7000`, `[fd00::1]:7000`, `unix:/run/roost`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,21 +100,23 @@ impl Address {
             Self::Ip(SocketAddr::V6(_)) => AddressFamily::INET6,
             Self::Unix(_) => AddressFamily::UNIX,
         };
-        let socket = socket_with(
+        socket_with(
             family,
             SocketType::STREAM,
             SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             None,
-        )?;
-        if matches!(self, Self::Ip(_)) {
-            settle(&socket);
-        }
-        Ok(socket)
+        )
     }
 }
 
-/// What every TCP connection of ours is set to.
+/// What every TCP connection of ours is set to once it is there. A socket of another family has no such things.
 pub(super) fn settle(socket: &OwnedFd) {
-    // A small message must not wait for the next; a socket of another family has no such thing.
+    // A small message must not wait for the next.
     let _ = set_tcp_nodelay(socket, true);
+    // TCP itself tries again ever more rarely, and would sleep on for seconds after a cut has healed.
+    let _ = set_tcp_user_timeout(socket, UNANSWERED_MS);
+    // Who waits for an answer has nothing to send that would tell it of a cut.
+    let _ = set_tcp_keepidle(socket, KEEP_ALIVE);
+    let _ = set_tcp_keepintvl(socket, KEEP_ALIVE);
+    let _ = set_socket_keepalive(socket, true);
 }

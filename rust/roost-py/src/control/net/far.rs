@@ -9,7 +9,7 @@ use roost_core::trust::{Credentials, Trust, TrustError};
 use roost_core::wire::Hello;
 
 use super::address::Address;
-use super::greeter::{Attempt, Failed, Greeter, Outcome};
+use super::greeter::{Attempt, Failed, Greeter, Outcome, RECONNECT_NS};
 use super::stream::Stream;
 
 /// Between attempts: RELIABILITY's D2.
@@ -263,7 +263,7 @@ impl FarLanes {
                             hello.proc
                         )));
                     }
-                    Outcome::Failed(Failed::Unreachable(_) | Failed::Closed(_)) => {}
+                    Outcome::Failed(Failed::Unreachable(_) | Failed::Silent(_) | Failed::Closed(_)) => {}
                 }
             }
         }
@@ -309,9 +309,9 @@ impl FarLanes {
         match trust.dial(&preamble, *host) {
             Ok(proof) => {
                 *connections += 1;
-                let number = self
-                    .greeter
-                    .dial(now_ns, addresses.iter().cloned(), preamble, proof);
+                let number =
+                    self.greeter
+                        .dial(now_ns, RECONNECT_NS, addresses.iter().cloned(), preamble, proof);
                 *attempt = Some(number);
                 self.dialled.insert(number, proc);
             }
@@ -365,8 +365,13 @@ impl FarLanes {
                     self.news.push(News::GivenUp { proc, reason });
                     return;
                 }
-                let pause_ns = (RETRY_FIRST_NS << (*tries).min(5)).min(RETRY_MAX_NS);
-                *tries += 1;
+                // Who is silent was waited for already.
+                *tries = if matches!(failed, Failed::Silent(_)) {
+                    0
+                } else {
+                    *tries + 1
+                };
+                let pause_ns = (RETRY_FIRST_NS << tries.saturating_sub(1).min(5)).min(RETRY_MAX_NS);
                 self.jitter = self
                     .jitter
                     .wrapping_mul(6_364_136_223_846_793_005)

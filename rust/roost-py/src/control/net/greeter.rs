@@ -11,12 +11,16 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_error;
 
-use super::address::Address;
+use super::address::{Address, settle};
 use super::stream::{Raw, Stream};
 use super::turn;
 
 /// From the first byte to the last proof: RELIABILITY's bound for who is slow on purpose.
 pub(super) const HANDSHAKE_NS: u64 = 5_000_000_000;
+
+/// How long a system that was reached before has to take a connection. Short, because a packet that a cut has swallowed is
+/// sent again by the next attempt, and long after it by TCP.
+pub(super) const RECONNECT_NS: u64 = 500_000_000;
 
 /// What an attempt is known by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,6 +41,9 @@ pub(crate) enum Failed {
     /// Nobody answered there.
     #[error("{0}")]
     Unreachable(String),
+    /// Nothing at all was heard from there in the time for it.
+    #[error("{0}")]
+    Silent(String),
     /// The system there says that nobody listens.
     #[error("{0}")]
     Closed(String),
@@ -78,6 +85,8 @@ struct Making {
     preamble: [u8; 64],
     stage: Stage,
     proof: Handshake,
+    /// How long connecting may take.
+    connect_ns: u64,
     until_ns: u64,
     watched: EventFlags,
 }
@@ -118,10 +127,11 @@ impl Greeter {
         }
     }
 
-    /// Call a host at the first of these addresses that answers.
+    /// Call a host at the first of these addresses that answers, within so long each.
     pub(super) fn dial(
         &mut self,
         now_ns: u64,
+        connect_ns: u64,
         addresses: impl IntoIterator<Item = Address>,
         preamble: [u8; 64],
         proof: Handshake,
@@ -138,7 +148,8 @@ impl Greeter {
                     preamble,
                     stage: Stage::Connecting,
                     proof,
-                    until_ns: now_ns.saturating_add(HANDSHAKE_NS),
+                    connect_ns,
+                    until_ns: now_ns.saturating_add(connect_ns),
                     watched: EventFlags::OUT,
                 },
             ),
@@ -165,6 +176,7 @@ impl Greeter {
                 preamble,
                 stage: Stage::Proof,
                 proof,
+                connect_ns: HANDSHAKE_NS,
                 until_ns: now_ns.saturating_add(HANDSHAKE_NS),
                 watched: EventFlags::IN,
             },
@@ -232,7 +244,7 @@ impl Greeter {
 
     fn step(&mut self, now_ns: u64, number: u64) -> Option<Outcome> {
         let mut making = self.making.remove(&number)?;
-        match making.step(self.version) {
+        match making.step(now_ns, self.version) {
             Ok(false) => {
                 let wanted = making.wanted();
                 if wanted != making.watched {
@@ -259,13 +271,16 @@ impl Greeter {
         let _ = epoll::delete(&self.epoll, &making.socket);
         if !matches!(
             (&making.stage, &failed),
-            (Stage::Connecting, Failed::Unreachable(_) | Failed::Closed(_))
+            (
+                Stage::Connecting,
+                Failed::Unreachable(_) | Failed::Silent(_) | Failed::Closed(_)
+            )
         ) {
             return Some(Outcome::Failed(failed));
         }
         match connect(&mut making.others, failed) {
             Ok((socket, address)) => {
-                let until_ns = now_ns.saturating_add(HANDSHAKE_NS);
+                let until_ns = now_ns.saturating_add(making.connect_ns);
                 let address = Some(address);
                 self.add(
                     Attempt(number),
@@ -306,13 +321,14 @@ fn unreachable(address: &Address, error: &io::Error) -> Failed {
 
 impl Making {
     /// Gives whether it is done.
-    fn step(&mut self, version: Version) -> Result<bool, Failed> {
+    fn step(&mut self, now_ns: u64, version: Version) -> Result<bool, Failed> {
         loop {
             match &mut self.stage {
                 Stage::Connecting => {
                     socket_error(&self.socket)
                         .and_then(|error| error)
                         .map_err(|error| self.unreachable(&error.into()))?;
+                    settle(&self.socket);
                     // A fresh socket takes 64 bytes.
                     let written = Raw(self.socket.as_fd()).write(&self.preamble);
                     match written {
@@ -325,6 +341,7 @@ impl Making {
                         bytes: [0; Answer::BYTES],
                         filled: 0,
                     };
+                    self.until_ns = now_ns.saturating_add(HANDSHAKE_NS);
                 }
                 Stage::Answer { bytes, filled } => {
                     match Raw(self.socket.as_fd()).read(&mut bytes[*filled..]) {
@@ -379,7 +396,14 @@ impl Making {
     fn too_late(&self) -> Failed {
         let seconds = HANDSHAKE_NS / 1_000_000_000;
         let text = match self.stage {
-            Stage::Connecting => format!("no answer within {seconds} s"),
+            Stage::Connecting => {
+                let text = format!("no answer within {} s", self.connect_ns as f64 / 1e9);
+                return Failed::Silent(
+                    self.address
+                        .as_ref()
+                        .map_or(text.clone(), |at| format!("{at}: {text}")),
+                );
+            }
             Stage::Answer { .. } => {
                 format!("it took the connection and said nothing for {seconds} s: is it a roost host?")
             }

@@ -21,7 +21,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 
 use super::address::Address;
-use super::greeter::{Attempt, Greeter};
+use super::greeter::{Attempt, Greeter, HANDSHAKE_NS};
 use super::line::Line;
 use super::records::Records;
 use super::turn;
@@ -334,9 +334,13 @@ impl Remotes {
         }
         .encode();
         let proof = wanted.door.dial(&preamble, &wanted.name)?;
-        let attempt = self
-            .greeter
-            .dial(now_ns, wanted.addresses.iter().cloned(), preamble, proof);
+        let attempt = self.greeter.dial(
+            now_ns,
+            HANDSHAKE_NS,
+            wanted.addresses.iter().cloned(),
+            preamble,
+            proof,
+        );
         self.attempts.insert(attempt, number);
         Ok(attempt)
     }

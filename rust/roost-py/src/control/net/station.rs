@@ -328,7 +328,7 @@ impl Station {
         match outcome {
             Outcome::Made(stream, _) => self.greet(now_ns, from, stream),
             // It went away by itself.
-            Outcome::Failed(Failed::Unreachable(text) | Failed::Closed(text)) => {
+            Outcome::Failed(Failed::Unreachable(text) | Failed::Silent(text) | Failed::Closed(text)) => {
                 Some(self.failed(now_ns, from, &text))
             }
             Outcome::Failed(failed) => Some(self.failed(now_ns, from, &failed.to_string())),

@@ -53,7 +53,7 @@ impl Remotes {
             }
             match (&remote.joined, why) {
                 (None, why) => self.refused(number, why, reason),
-                (Some(_), Why::Unreachable) => self.again(now_ns, number),
+                (Some(_), Why::Unreachable) => self.again(now_ns, number, 0),
                 // It is there, and does not know us any more.
                 (Some(_), _) => self.lose(number, &reason),
             }
@@ -205,12 +205,15 @@ impl Remotes {
                 .cloned()
                 .chain([address.clone()])
                 .collect();
+            let (beat_ns, verdict_ns) = self.terms.pulse;
+            // When the wire is cut, what was heard last may be a beat old: no cut shorter than the verdict's time is a loss.
+            let silence_ns = verdict_ns.saturating_add(beat_ns);
             remote.joined = Some(Joined {
                 host: greeting.host,
                 name: greeting.name.clone(),
                 addresses,
                 line: Line::new(),
-                pulse: Pulse::new(now_ns, self.terms.pulse.0, self.terms.pulse.1),
+                pulse: Pulse::new(now_ns, beat_ns, silence_ns),
                 session: greeting.host.get(),
                 connections: 1,
                 lease_ns: remote.wanted.lease_ns.unwrap_or(self.terms.begin.lease_ns),
@@ -262,6 +265,7 @@ fn busy(job: JobId) -> String {
 fn why(failed: &Failed) -> Why {
     match failed {
         Failed::Unreachable(_)
+        | Failed::Silent(_)
         | Failed::Closed(_)
         | Failed::Answer(AnswerError::Refused(Refusal::Crowded)) => Why::Unreachable,
         Failed::Trust(_) | Failed::Answer(AnswerError::Refused(Refusal::Delayed)) => Why::Authentication,

@@ -7,7 +7,7 @@ use roost_core::trunk::{FromHost, ToHost};
 use roost_core::wire::Hello;
 use rustix::event::epoll;
 
-use super::super::greeter::Failed;
+use super::super::greeter::{Failed, RECONNECT_NS};
 use super::super::line::Cut;
 use super::{CLOSED_TRIES, FENCE_MARGIN_NS, Joined, News, RETRY_FIRST_NS, RETRY_MAX_NS, Remotes, State, Why};
 use crate::control::clock::now_ns;
@@ -111,18 +111,16 @@ impl Remotes {
             Failed::Closed(text) if tries >= CLOSED_TRIES => {
                 self.lose(number, &format!("its agent has ended ({text})"));
             }
-            _ => self.again(now_ns, number),
+            // It was waited for already.
+            Failed::Silent(_) => self.again(now_ns, number, 0),
+            _ => self.again(now_ns, number, tries),
         }
     }
 
-    /// Try again to reach a host whose connection was cut.
-    pub(super) fn again(&mut self, now_ns: u64, number: u64) {
+    /// Try again to reach a host whose connection was cut, and that so many tries have not reached.
+    pub(super) fn again(&mut self, now_ns: u64, number: u64, tries: u32) {
         let Some(remote) = self.all.get_mut(&number) else {
             return;
-        };
-        let tries = match &remote.state {
-            State::Cut { tries, .. } => *tries,
-            _ => 0,
         };
         let pause_ns = (RETRY_FIRST_NS << tries.min(5)).min(RETRY_MAX_NS);
         remote.state = State::Cut {
@@ -162,9 +160,13 @@ impl Remotes {
                 }
                 .encode();
                 if let Ok(proof) = remote.wanted.door.dial(&preamble, &remote.wanted.name) {
-                    let attempt =
-                        self.greeter
-                            .dial(now_ns, remote.wanted.addresses.iter().cloned(), preamble, proof);
+                    let attempt = self.greeter.dial(
+                        now_ns,
+                        RECONNECT_NS,
+                        remote.wanted.addresses.iter().cloned(),
+                        preamble,
+                        proof,
+                    );
                     self.attempts.insert(attempt, number);
                     // Until its outcome is here; the greeter has its own bound.
                     remote.state = State::Cut {
@@ -177,7 +179,7 @@ impl Remotes {
                 let _ = epoll::delete(&self.epoll, &records.stream.socket);
                 let reason = "it took the connection and did not say who it is".to_owned();
                 if remote.joined.is_some() {
-                    self.again(now_ns, number);
+                    self.again(now_ns, number, 0);
                 } else {
                     self.refused(number, Why::Protocol, reason);
                 }
