@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 # A range for tests of networks (RFC 2544): no real host has such an address.
@@ -68,6 +69,7 @@ class HostThere:
         self.port = PORT
         self.agent = None
         self.log = network.folder / f"{self.name}.log"
+        self._orphans = []
 
     @property
     def where(self):
@@ -96,6 +98,8 @@ class HostThere:
 
     def kill(self, number=signal.SIGKILL):
         """Send the agent a signal; when it is killed, wait for that."""
+        if number == signal.SIGKILL:
+            self._orphans += self.pids()
         os.kill(self.agent.pid, number)
         if number == signal.SIGKILL:
             self.forget()
@@ -109,6 +113,12 @@ class HostThere:
     def pids(self):
         """Its processes but for the agent: procs, and the template that they are forked from."""
         return [pid for pid in pids_in(self.namespace) if self.agent is None or pid != self.agent.pid]
+
+    def reap(self):
+        """Take the statuses of what a killed agent left: a driver in this process adopts it."""
+        for pid in self._orphans:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
 
     def rss(self):
         """The agent's resident memory, in bytes."""
@@ -164,6 +174,14 @@ class Network:
     def __enter__(self):
         remove_what_others_left()
         subprocess.run([sys.executable, "-m", "roost", "key", str(self.key)], check=True)
+        try:
+            self._connect()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _connect(self):
         ip(
             f"netns add {self._switch}",
             f"link add {self._wire} type veth peer name driver netns {self._switch}",
@@ -171,13 +189,14 @@ class Network:
             f"link set {self._wire} up",
         )
         ip("link add switch type bridge", "link set switch up", "link set driver master switch up", within=self._switch)
-        return self
 
     def __exit__(self, *_):
         for host in self.hosts:
             if host.agent is not None:
                 host.kill()
         remove(self._switch, *(host.namespace for host in self.hosts))
+        for host in self.hosts:
+            host.reap()
 
     def grow(self, count):
         """More hosts, each with an agent that listens."""
@@ -198,10 +217,11 @@ class Network:
 
 def remove(*namespaces):
     """End all that runs in some namespaces, and them."""
-    for name in namespaces:
+    there = [name for name in namespaces if (NAMESPACES / name).exists()]
+    for name in there:
         for pid in pids_in(name):
             os.kill(pid, signal.SIGKILL)
-    ip(*(f"netns del {name}" for name in namespaces))
+    ip(*(f"netns del {name}" for name in there))
 
 
 def remove_what_others_left():

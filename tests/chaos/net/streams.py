@@ -26,7 +26,7 @@ class Sink(Actor):
         """Each sender's last number, and what was not the next."""
         return self.last, self.wrong
 
-    @endpoint
+    @endpoint(concurrent=True)
     async def pid(self):
         return os.getpid()
 
