@@ -19,6 +19,7 @@ PORT = 7000
 NAMESPACES = Path("/run/netns")
 DRIVER = 1
 FIRST_HOST = 10
+FIRST_OTHER = 100
 _UNTIL_IT_LISTENS_S = 60
 
 
@@ -137,8 +138,13 @@ class HostThere:
 
     def reset(self, a_second):
         """Reset a connection whose data comes in, so often at most."""
-        rule = f"tcp flags & (syn|fin|rst) == 0 ip length > 60 limit rate {a_second}/second burst 1 packets reject with tcp reset"
+        rule = f"tcp flags & (syn|fin|rst) == 0 ip length > 60 limit rate {a_second}/second burst 1 packets counter reject with tcp reset"
         self._fault(("in", rule))
+
+    def resets(self):
+        """How many there were."""
+        rules = self._nft("list ruleset")
+        return int(re.search(r"counter packets (\d+)", rules)[1])
 
     def heal(self):
         """All of it is over."""
@@ -154,7 +160,8 @@ class HostThere:
         self._nft(f"flush ruleset\ntable inet fault {{\n{chains}\n}}")
 
     def _nft(self, rules):
-        subprocess.run(["ip", "netns", "exec", self.namespace, "nft", "-f", "-"], input=rules, text=True, check=True)
+        command = ["ip", "netns", "exec", self.namespace, "nft", "-f", "-"]
+        return subprocess.run(command, input=rules, text=True, check=True, stdout=subprocess.PIPE).stdout
 
 
 class Network:
@@ -168,6 +175,7 @@ class Network:
         self.driver = f"{self.range}.{DRIVER}"
         self.key = folder / "key"
         self.hosts = []
+        self._others = 0
         self._wire = f"rw{pid}"
         self._switch = f"{self.prefix}-switch"
 
@@ -197,6 +205,13 @@ class Network:
         remove(self._switch, *(host.namespace for host in self.hosts))
         for host in self.hosts:
             host.reap()
+
+    def another_address(self):
+        """One more address of the driver's machine: for somebody else who calls from there."""
+        self._others += 1
+        address = f"{self.range}.{FIRST_OTHER + self._others}"
+        ip(f"addr add {address}/24 dev {self._wire}")
+        return address
 
     def grow(self, count):
         """More hosts, each with an agent that listens."""

@@ -87,3 +87,21 @@ def longest_gap(times, begin=0.0, end=float("inf")):
 def flows_after(times, moment):
     """How long after that moment the next answer came."""
     return next(at for at in times if at >= moment) - moment
+
+
+async def checked(sinks, sent):
+    """All that was sent was taken, once and in order: `sent` has the last number to each rank, by sender."""
+    for (_, (last, wrong)), rank in zip((await sinks.told.call()).items(), range(10_000), strict=False):
+        assert wrong == []
+        for sender, numbers in sent.items():
+            assert last.get(sender, 0) == numbers.get(rank, 0), (sender, rank)
+
+
+def per_rank(sinks):
+    """Each sink by its rank."""
+    sizes = sinks.sizes
+    return {
+        host * sizes["procs"] + proc: sinks.slice(hosts=host, procs=proc)
+        for host in range(sizes["hosts"])
+        for proc in range(sizes["procs"])
+    }

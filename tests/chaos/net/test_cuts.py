@@ -7,29 +7,11 @@ import pytest
 from jobs import QUICK, REAL, Hearer, drive, gone, working
 
 from roost.errors import HostLostError
-from streams import Sink, Source, Traffic, flows_after, longest_gap
+from streams import Sink, Source, Traffic, checked, flows_after, longest_gap, per_rank
 
 FLOWS_S = 1.0
 # How much longer than at a calm time others may wait while one is cut off, on a machine that has other things to do.
 HARMLESS_S = 1.0
-
-
-async def checked(sinks, sent):
-    """All that was sent was taken, once and in order: `sent` has the last number to each rank, by sender."""
-    for (_, (last, wrong)), rank in zip((await sinks.told.call()).items(), range(10_000), strict=False):
-        assert wrong == []
-        for sender, numbers in sent.items():
-            assert last.get(sender, 0) == numbers.get(rank, 0), (sender, rank)
-
-
-def per_rank(sinks):
-    """Each sink by its rank."""
-    sizes = sinks.sizes
-    return {
-        host * sizes["procs"] + proc: sinks.slice(hosts=host, procs=proc)
-        for host in range(sizes["hosts"])
-        for proc in range(sizes["procs"])
-    }
 
 
 def test_l3_many_hosts_and_one_is_cut_off_for_a_while(network, rounds, promised, figures):

@@ -4,6 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use roost_core::trust::{Handshake, TrustError};
 use roost_core::wire::{Answer, AnswerError, Version};
@@ -397,7 +398,10 @@ impl Making {
         let seconds = HANDSHAKE_NS / 1_000_000_000;
         let text = match self.stage {
             Stage::Connecting => {
-                let text = format!("no answer within {} s", self.connect_ns as f64 / 1e9);
+                let text = format!(
+                    "no answer within {} s",
+                    Duration::from_nanos(self.connect_ns).as_secs_f64()
+                );
                 return Failed::Silent(
                     self.address
                         .as_ref()
