@@ -1,6 +1,7 @@
 //! What was sent and is not yet acknowledged, and what is yet to be sent: one log in chunks of whole frames.
 
 use std::collections::VecDeque;
+use std::collections::vec_deque::Iter;
 
 use super::Shared;
 use crate::limits;
@@ -11,6 +12,7 @@ struct Chunk {
     bytes: Vec<u8>,
     /// The rest of the chunk's last frame, which lies elsewhere; nothing is appended after it.
     rest: Option<Shared>,
+    rest_length: usize,
     /// Bytes that were written to the connection.
     sent: usize,
     /// Highest sequence number in the chunk; 0 when it holds nothing but acknowledgements.
@@ -22,17 +24,43 @@ struct Chunk {
 impl Chunk {
     #[inline]
     fn length(&self) -> usize {
-        self.bytes.len() + self.rest.as_ref().map_or(0, Shared::length)
+        self.bytes.len() + self.rest_length
     }
 
-    /// What is not written yet: here, and elsewhere.
+    /// What is not written of the bytes that lie elsewhere.
+    #[cold]
+    fn unsent_rest(&self) -> &[u8] {
+        let rest = self.rest.as_ref().map_or(&[][..], Shared::bytes);
+        &rest[self.sent.saturating_sub(self.bytes.len())..]
+    }
+}
+
+/// What is not written yet, in order.
+struct Unsent<'a> {
+    chunks: Iter<'a, Chunk>,
+    /// The chunk that came last has bytes elsewhere, which come next.
+    rest: Option<&'a Chunk>,
+}
+
+impl<'a> Iterator for Unsent<'a> {
+    type Item = &'a [u8];
+
     #[inline]
-    fn unsent(&self) -> [&[u8]; 2] {
-        let here = self.bytes.get(self.sent..).unwrap_or_default();
-        let rest = self.rest.as_ref().map_or(&[][..], |rest| {
-            &rest.bytes()[self.sent.saturating_sub(self.bytes.len())..]
-        });
-        [here, rest]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        loop {
+            let piece = if let Some(chunk) = self.rest.take() {
+                chunk.unsent_rest()
+            } else {
+                let chunk = self.chunks.next()?;
+                if chunk.rest.is_some() {
+                    self.rest = Some(chunk);
+                }
+                chunk.bytes.get(chunk.sent..).unwrap_or_default()
+            };
+            if !piece.is_empty() {
+                return Some(piece);
+            }
+        }
     }
 }
 
@@ -77,6 +105,7 @@ impl Log {
         self.held += rest.length();
         self.unsent += rest.length();
         if let Some(chunk) = self.chunks.back_mut() {
+            chunk.rest_length = rest.length();
             chunk.rest = Some(rest);
         }
     }
@@ -116,6 +145,7 @@ impl Log {
         self.chunks.push_back(Chunk {
             bytes,
             rest: None,
+            rest_length: 0,
             sent: 0,
             last_sequence: 0,
             ends_in_ack: false,
@@ -124,10 +154,10 @@ impl Log {
 
     #[inline]
     pub(super) fn unsent(&self) -> impl Iterator<Item = &[u8]> {
-        self.chunks
-            .range(self.first_unsent..)
-            .flat_map(Chunk::unsent)
-            .filter(|piece| !piece.is_empty())
+        Unsent {
+            chunks: self.chunks.range(self.first_unsent..),
+            rest: None,
+        }
     }
 
     #[inline]
@@ -140,15 +170,17 @@ impl Log {
         self.held
     }
 
+    #[inline]
     pub(super) fn sent(&mut self, mut count: usize) {
         assert!(count <= self.unsent, "no more is written than there is to write");
         self.unsent -= count;
         while count > 0 {
             let chunk = &mut self.chunks[self.first_unsent];
-            let step = count.min(chunk.length() - chunk.sent);
+            let length = chunk.length();
+            let step = count.min(length - chunk.sent);
             chunk.sent += step;
             count -= step;
-            if chunk.sent == chunk.length() {
+            if chunk.sent == length {
                 self.first_unsent += 1;
             }
         }
@@ -167,9 +199,8 @@ impl Log {
             let chunk = &mut self.chunks[0];
             self.held -= chunk.length();
             self.first_unsent -= 1;
-            chunk.rest = None;
             let small = chunk.bytes.capacity() <= limits::LOG_CHUNK_BYTES;
-            if last && small {
+            if last && small && chunk.rest_length == 0 {
                 chunk.bytes.clear();
                 chunk.sent = 0;
                 chunk.last_sequence = 0;
