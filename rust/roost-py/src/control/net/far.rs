@@ -357,9 +357,8 @@ impl FarLanes {
                 self.news.push(News::Ready(Box::new(ready)));
             }
             Outcome::Failed(failed) => {
-                let is_final =
-                    matches!(failed, Failed::Trust(_)) || now_ns.saturating_sub(*since_ns) >= UNREACHABLE_NS;
-                if is_final {
+                // Also where no proof was accepted: somebody in between may have changed it, and both are of one job.
+                if now_ns.saturating_sub(*since_ns) >= UNREACHABLE_NS {
                     let reason = format!("it is not reached from here: {failed}");
                     self.peers.remove(&proc);
                     self.news.push(News::GivenUp { proc, reason });

@@ -29,6 +29,8 @@ const STRANGERS_MAX: usize = 256;
 const FAILURES_MAX: usize = 5;
 const FAILURES_NS: u64 = 60_000_000_000;
 const DELAY_NS: u64 = 10_000_000_000;
+/// Addresses from which roots called that have proved themselves, the latest.
+const PROVEN_MAX: usize = 16;
 /// Addresses whose failures are remembered.
 const ADDRESSES_MAX: usize = 1_024;
 
@@ -113,6 +115,9 @@ pub(crate) struct Station {
     greeter: Greeter,
     proving: HashMap<Attempt, Option<IpAddr>>,
     failures: VecDeque<(IpAddr, u64)>,
+    /// Where roots called from that have proved themselves. They are not delayed: whoever shares such an address could keep
+    /// a root away until it has to give this host up.
+    proven: VecDeque<IpAddr>,
     rests_until_ns: Option<u64>,
 }
 
@@ -147,6 +152,7 @@ impl Station {
             greeter,
             proving: HashMap::new(),
             failures: VecDeque::new(),
+            proven: VecDeque::new(),
             rests_until_ns: None,
         })
     }
@@ -239,10 +245,10 @@ impl Station {
 
     fn meet(&mut self, now_ns: u64, socket: OwnedFd, from: Option<IpAddr>) {
         settle(&socket);
-        let refusal = if self.strangers.len() + self.greeter.len() >= STRANGERS_MAX {
-            Some(Refusal::Crowded)
-        } else if from.is_some_and(|from| self.is_delayed(now_ns, from)) {
+        let refusal = if from.is_some_and(|from| self.is_delayed(now_ns, from)) {
             Some(Refusal::Delayed)
+        } else if self.strangers.len() + self.greeter.len() >= STRANGERS_MAX && !self.make_room() {
+            Some(Refusal::Crowded)
         } else {
             None
         };
@@ -265,6 +271,17 @@ impl Station {
                 },
             );
         }
+    }
+
+    /// Let go of who has said too little for the longest. Who means it says all at once: a crowd of silent strangers must not
+    /// keep a root away.
+    fn make_room(&mut self) -> bool {
+        let oldest = self.strangers.keys().min().copied();
+        let Some(stranger) = oldest.and_then(|number| self.strangers.remove(&number)) else {
+            return false;
+        };
+        self.answer(&stranger.socket, Some(Refusal::Crowded));
+        true
     }
 
     /// Bytes of a stranger.
@@ -326,12 +343,25 @@ impl Station {
 
     fn proved(&mut self, now_ns: u64, from: Option<IpAddr>, outcome: Outcome) -> Option<Call> {
         match outcome {
-            Outcome::Made(stream, _) => self.greet(now_ns, from, stream),
+            Outcome::Made(stream, _) => {
+                self.remember(from);
+                self.greet(now_ns, from, stream)
+            }
             // It went away by itself.
             Outcome::Failed(Failed::Unreachable(text) | Failed::Silent(text) | Failed::Closed(text)) => {
                 Some(self.failed(now_ns, from, &text))
             }
             Outcome::Failed(failed) => Some(self.failed(now_ns, from, &failed.to_string())),
+        }
+    }
+
+    fn remember(&mut self, from: Option<IpAddr>) {
+        if let Some(from) = from {
+            self.proven.retain(|one| *one != from);
+            self.proven.push_back(from);
+            if self.proven.len() > PROVEN_MAX {
+                self.proven.pop_front();
+            }
         }
     }
 
@@ -396,6 +426,9 @@ impl Station {
     }
 
     fn is_delayed(&mut self, now_ns: u64, from: IpAddr) -> bool {
+        if self.proven.contains(&from) {
+            return false;
+        }
         while self
             .failures
             .front()
