@@ -1,7 +1,8 @@
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
-use roost_core::session::{Session, SessionConfig, SessionError};
-use roost_core::wire::{Content, Part, ReplyHeader, ReplyStatus};
+use roost_core::session::{Bulks, Session, SessionConfig, SessionError, Shared};
+use roost_core::wire::{Bulk, Content, Part, ProtocolError, ReplyHeader, ReplyStatus};
 
 /// Steps after which a script ends: what a longer one could find a shorter one finds sooner.
 const STEPS_MAX: usize = 100;
@@ -34,6 +35,7 @@ struct Line {
     pushed: Vec<(u64, usize)>,
     taken: Vec<(u64, usize)>,
     large: usize,
+    coming: Bulks<Vec<u8>>,
     /// Something on the way was changed: from here on only panics count.
     changed: bool,
 }
@@ -52,6 +54,7 @@ impl Line {
             pushed: Vec::new(),
             taken: Vec::new(),
             large: 0,
+            coming: Bulks::default(),
             changed: false,
         }
     }
@@ -59,7 +62,7 @@ impl Line {
     /// Says whether the connection still stands.
     fn apply(&mut self, step: u8, argument: u8, script: &mut impl Iterator<Item = u8>) -> bool {
         let argument = usize::from(argument);
-        match step % 10 {
+        match step % 11 {
             0 => self.push(argument),
             1 if self.large < LARGE_MAX => {
                 self.large += 1;
@@ -83,6 +86,7 @@ impl Line {
                 self.wire.extend(script.take(count));
                 self.changed |= count > 0;
             }
+            10 => self.push_bulk(argument + 1),
             _ => {}
         }
         true
@@ -96,10 +100,28 @@ impl Line {
             status: ReplyStatus::Item,
             flags: 0,
         };
-        match self
+        let pushed = self
             .sender
-            .push(&reply, &[Part::Inline(&vec![fill(call); length])])
-        {
+            .push(&reply, &[Part::Inline(&vec![fill(call); length])]);
+        self.note(call, length, pushed);
+    }
+
+    /// The first piece of a part that has two.
+    fn push_bulk(&mut self, length: usize) {
+        let call = self.sender.last_sequence() + 1;
+        let bulk = Bulk {
+            bulk: call,
+            length: 2 * length as u64,
+            offset: 0,
+            given_up: false,
+        };
+        let piece = Shared::new(Arc::new(vec![fill(call); length]));
+        let pushed = self.sender.push_bulk(&bulk, piece);
+        self.note(call, length, pushed);
+    }
+
+    fn note(&mut self, call: u64, length: usize, pushed: Result<u64, SessionError>) {
+        match pushed {
             Ok(sequence) => {
                 assert_eq!(sequence, call);
                 self.pushed.push((call, length));
@@ -128,7 +150,7 @@ impl Line {
         let count = most.min(self.wire.len());
         self.buffer.extend_from_slice(&self.wire[..count]);
         self.wire.drain(..count);
-        let (taken, changed) = (&mut self.taken, self.changed);
+        let (taken, coming, changed) = (&mut self.taken, &mut self.coming, self.changed);
         let before = taken.len();
         let consumed = self.receiver.receive(3, &self.buffer, &mut |frame| {
             match frame.content {
@@ -136,6 +158,18 @@ impl Line {
                     let bytes = parts.single_inline().expect("one part");
                     assert!(is_filled(bytes, fill(reply.call)), "the payload is whole");
                     taken.push((reply.call, bytes.len()));
+                }
+                Content::Bulk(bulk, piece) => {
+                    let room = coming.room(&bulk, piece.len(), |_| Ok::<_, ProtocolError>(Vec::new()));
+                    assert!(changed || room.is_ok(), "{room:?}");
+                    if let Ok(room) = room {
+                        room.extend_from_slice(piece);
+                        coming.filled(&bulk, piece.len());
+                    }
+                    if !changed {
+                        assert!(is_filled(piece, fill(bulk.bulk)), "the piece is whole");
+                        taken.push((bulk.bulk, piece.len()));
+                    }
                 }
                 content => assert!(changed, "nobody sent {content:?}"),
             }

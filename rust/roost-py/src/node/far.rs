@@ -8,6 +8,9 @@ use pyo3::prelude::*;
 use super::{Action, Node, State};
 use crate::peer::{FarLane, Fed, Link, Stalled};
 
+/// How often parts that go ahead are put into a session before others have their turn: some megabytes.
+const FEEDS_MAX: u32 = 3;
+
 impl State {
     /// The other end of a proc's connection is gone.
     pub(super) fn ended(&mut self, proc: u64, actions: &mut Vec<Action>) {
@@ -54,10 +57,13 @@ impl State {
         }
     }
 
-    /// Have parts go ahead as far as the socket takes them, and their frames after them; `full` and the result say that it
-    /// takes no more for now.
+    /// Have parts go ahead as far as the socket takes them, and their frames after them; `full` says that it takes no more for
+    /// now. Whether there is more to do when it takes more.
     pub(super) fn flush_ahead(&mut self, proc: u64, mut full: bool, actions: &mut Vec<Action>) -> bool {
-        while !full {
+        let mut fed = 0;
+        // A socket that is emptied as fast as it is filled must not keep everything else waiting.
+        while !full && fed < FEEDS_MAX {
+            fed += 1;
             let Some(link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) else {
                 return false;
             };
