@@ -53,8 +53,9 @@ class Dialler:
 
     def cut(self):
         """The network loses the connection, with all that is under way."""
-        with contextlib.suppress(OSError):
-            self.last.shutdown(socket.SHUT_RDWR)
+        if self.last is not None:
+            with contextlib.suppress(OSError):
+                self.last.shutdown(socket.SHUT_RDWR)
 
     def close(self):
         if self.last is not None:
