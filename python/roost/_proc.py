@@ -21,7 +21,7 @@ from typing import Any
 
 from roost._roost import Control, exit_process
 
-__all__ = ["ADDED", "AGENTS_OWN", "REQUEST", "begin", "main", "receive", "take_search_path"]
+__all__ = ["ADDED", "AGENTS_OWN", "REQUEST", "begin", "main", "named", "receive", "take_search_path"]
 
 # A request for a proc: a letter, its incarnation, its id.
 REQUEST = struct.Struct("<c3xIQ")
@@ -77,7 +77,7 @@ def main() -> None:
 
 def begin(proc: int, incarnation: int, fds: list[int]) -> None:
     """Be the proc, then end the interpreter in order."""
-    ends = _named(fds)
+    ends = named(fds)
     # Both are the process's standard streams already.
     os.close(ends.pop("stdout"))
     os.close(ends.pop("stderr"))
@@ -96,7 +96,7 @@ def begin(proc: int, incarnation: int, fds: list[int]) -> None:
     _leave(run_proc(spec, control, data, started))
 
 
-def _named(fds: list[int]) -> dict[str, int]:
+def named(fds: list[int]) -> dict[str, int]:
     """The descriptors by their names. The sockets come first: there is one less where the owner is on another host."""
     names = _NAMES if stat.S_ISSOCK(os.fstat(fds[_NAMES.index("tombstone_b")]).st_mode) else _NAMES[:1] + _NAMES[2:]
     return dict(zip(names, fds, strict=False))

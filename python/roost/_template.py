@@ -257,8 +257,9 @@ class _Template:
             if fd not in keep:
                 with suppress(OSError):
                     os.close(fd)
-        os.dup2(fds[4], 1)
-        os.dup2(fds[5], 2)
+        ends = _proc.named(fds)
+        os.dup2(ends["stdout"], 1)
+        os.dup2(ends["stderr"], 2)
         # `random` does so by itself.
         numpy_random = sys.modules.get("numpy.random")
         if numpy_random is not None:

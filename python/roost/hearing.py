@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from roost.context import handling
 from roost.errors import MeshError, StoppedError
 from roost.failure import Failure
-from roost.hosts import is_of_host
 from roost.stops import death_error
 from roost.unheard import Unheard
 
@@ -51,8 +50,9 @@ class Hearing:
 
     def of(self, failure: Failure) -> Unheard:
         """Who has heard of a failure. What was lost with a host is one with it: whoever hears of any of it has heard."""
-        if failure.kind == "lost" and is_of_host(failure.cause):
-            failure = failure.cause  # type: ignore[assignment]  # the question before says that it is there
+        cause = failure.cause
+        if failure.kind == "lost" and cause is not None and self._runtime.hosts.is_loss(cause):
+            failure = cause
         known = self._known.get(id(failure))
         if known is None:
             known = self._known[id(failure)] = Unheard(failure)

@@ -14,14 +14,9 @@ if TYPE_CHECKING:
     from roost.owned_hosts import OwnedHosts
     from roost.runtime import Runtime
 
-__all__ = ["Hosts", "is_of_host"]
+__all__ = ["Hosts"]
 
 _logger = logging.getLogger("roost")
-
-
-def is_of_host(failure: Failure | None) -> bool:
-    """Whether it is the loss of a host itself, not of what lived there."""
-    return failure is not None and failure.kind == "lost" and failure.origin == "host" and failure.cause is None
 
 
 class Hosts:
@@ -37,6 +32,8 @@ class Hosts:
         self.names: dict[int, str] = {}
         # Losses, by the host's id: one object for all that followed from it.
         self._lost: dict[int, Failure] = {}
+        # The same, and those of hosts that never joined.
+        self._losses: list[Failure] = []
 
     def ask(self, attaching: Attaching, candidate: Candidate) -> int:
         """A number for one attempt to attach a host."""
@@ -67,10 +64,19 @@ class Hosts:
             kind="lost", origin="host", mesh=mesh, name=rank_name, point=point, host=name, reason=reason,
             times={"died_at": now, "detected_at": now},
         )  # fmt: skip
+        self._losses.append(failure)
         _logger.warning("%s", failure.summary)
         if owned is not None:
             owned[0].lost(owned[1], failure)
         return failure
+
+    def note(self, failure: Failure) -> None:
+        """A host will never join."""
+        self._losses.append(failure)
+
+    def is_loss(self, failure: Failure | None) -> bool:
+        """Whether it is the loss of a host itself, not of what lived there."""
+        return failure is not None and any(one is failure for one in self._losses)
 
     def loss(self, host: int | None) -> Failure | None:
         """The failure of a host that was lost."""

@@ -54,6 +54,8 @@ class Members:
         self.gone: dict[int, Failure] = {}
         # Procs that are to start again, until they do.
         self._down: dict[int, Failure] = {}
+        # By a host that was lost, and an owner of actors there, what that owner hears of it.
+        self._lost_tenants: dict[tuple[int | None, int], Failure] = {}
         # Who else hears at once that a proc has ended.
         self.departures: list[Callable[[int], None]] = []
 
@@ -276,14 +278,21 @@ class Members:
         for actors in tenants:
             by_owner.setdefault(id(actors.owner_runner), []).append(actors)
         for meshes in by_owner.values():
-            self._hear_of_tenants(meshes, [one for actors in meshes for one in followed[id(actors)]])
+            self._hear_of_tenants(meshes, [one for actors in meshes for one in followed[id(actors)]], proc)
 
-    def _hear_of_tenants(self, meshes: Iterable[OwnedActors], followed: list[Failure]) -> None:
-        if followed:
-            first, *rest = followed
-            for one in rest:
-                first._add_consequence(one)
-            next(iter(meshes)).climbs(first.point.rank, first)
+    def _hear_of_tenants(self, meshes: list[OwnedActors], followed: list[Failure], proc: int) -> None:
+        """Once, also of all that was on a host that is lost."""
+        if not followed:
+            return
+        key = self.host_of(proc)[0], id(meshes[0].owner_runner)
+        first = self._lost_tenants.get(key) if followed[0].kind == "lost" and key[0] is not None else None
+        if first is None:
+            first, *followed = followed
+            if first.kind == "lost":
+                self._lost_tenants[key] = first
+            meshes[0].climbs(first.point.rank, first)
+        for one in followed:
+            first._add_consequence(one)
 
     def _lose(
         self, proc: int, incarnation: int, started: int | None, failure: Failure, *, again: bool, gone: bool

@@ -6,17 +6,17 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from roost.failure import Failure
 from roost.owning import ENDED, OwnedMesh
-from roost.point import Point
 from roost.shape import Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from roost.attaching import Attaching
     from roost.errors import ActorDied
+    from roost.failure import Failure
     from roost.owned_procs import OwnedProcs
+    from roost.point import Point
     from roost.reply import Reply
     from roost.runtime import Runtime
     from roost.unheard import Unheard
@@ -48,7 +48,7 @@ class OwnedHosts(OwnedMesh):
         # Ranks whose agents are to end, too.
         self.shutting: set[int] = set()
         # Procs that wait for their hosts.
-        self._waiting: list[tuple[Shape, Callable[[Failure | None], None]]] = []
+        self._waiting: list[tuple[Shape, Callable[[Mapping[int, Failure]], None]]] = []
         self._left: dict[int, asyncio.Event] = {}
 
     # Joining -----------------------------------------------------------------------------------------------------------
@@ -61,8 +61,14 @@ class OwnedHosts(OwnedMesh):
         ranks = list(shape.ranks())
         return tuple(self.joined[rank] for rank in ranks) if all(rank in self.joined for rank in ranks) else None
 
-    def hold(self, procs: OwnedProcs, shape: Shape, start: Callable[[Failure | None], None]) -> None:
-        """Have procs on these hosts: start them once all of these have joined, or say with which failure one will not be there."""
+    def hold(self, procs: OwnedProcs, shape: Shape, start: Callable[[Mapping[int, Failure]], None]) -> None:
+        """Have procs on these hosts: start them once all of these have joined, or say which will not be there.
+
+        Args:
+            procs: the mesh of procs.
+            shape: the hosts.
+            start: called with the failures of those that are lost, by their place in the shape; with none when all are there.
+        """
         for proc in procs.procs:
             self.runtime.node.expect(proc)
         self.procs = [*(one for one in self.procs if not one.is_over), procs]
@@ -72,9 +78,9 @@ class OwnedHosts(OwnedMesh):
     def _start_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         for shape, start in waiting:
-            failure = next((self.failures[rank] for rank in shape.ranks() if rank in self.failures), None)
-            if failure is not None or self.hosts_at(shape) is not None:
-                start(failure)
+            lost = {at: self.failures[rank] for at, rank in enumerate(shape.ranks()) if rank in self.failures}
+            if lost or self.hosts_at(shape) is not None:
+                start(lost)
             else:
                 self._waiting.append((shape, start))
 
@@ -88,15 +94,15 @@ class OwnedHosts(OwnedMesh):
 
     def will_not_be(self, reason: str) -> None:
         """They were given up before all had joined."""
-        waiting, self._waiting = self._waiting, []
-        for _, start in waiting:
-            start(
-                Failure(kind="stopped", origin="user", mesh=self.name, name=self.name, point=Point({}), reason=reason)
-            )
+        self._waiting = []
+        for procs in self.procs:
+            if not procs.is_asked:
+                procs.cannot_start(reason)
 
     def cannot_join(self, rank: int, error: Exception, failure: Failure) -> None:
         """A host will not be there."""
         self.refused[rank] = error
+        self.runtime.hosts.note(failure)
         # Whoever gets this error has heard of what was to live there, too.
         error.failure = failure  # type: ignore[attr-defined]
         if not self.waiters:

@@ -9,7 +9,7 @@ from roost.failure import Failure, signal_name
 from roost.owning import ENDED, OwnedMesh, noted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from roost.failure import Event, FailureKind, Origin, Restart
     from roost.owned_actors import OwnedActors
@@ -79,18 +79,19 @@ class OwnedProcs(OwnedMesh):
             host="" if of_host is None else of_host.host, cause=of_host, times={} if of_host is None else of_host.times,
         )  # fmt: skip
 
-    def never_start(self, of_host: Failure) -> None:
-        """Their hosts will not be there."""
-        if of_host.kind == "stopped":
-            self.cannot_start(of_host.reason)
-            return
+    def never_start(self, lost: Mapping[int, Failure]) -> None:
+        """Some of their hosts will not be there: those fail, by the number of the host, and the others are not started."""
         for rank in range(len(self.procs)):
-            if self.state(rank) not in ENDED:
-                failure = self._end_of(rank, "lost", "host", of_host.reason, of_host)
-                of_host._add_consequence(failure)
-                self.runtime.members.never_there(self.procs[rank], failure)
-                self._failed(rank, 0, failure)
-                self._gone(rank)
+            of_host = lost.get(rank // self.request.per)
+            if of_host is None or self.state(rank) in ENDED:
+                continue
+            failure = self._end_of(rank, "lost", "host", of_host.reason, of_host)
+            of_host._add_consequence(failure)
+            self.runtime.members.never_there(self.procs[rank], failure)
+            self._failed(rank, 0, failure)
+            self._gone(rank)
+        rest = [rank for rank in range(len(self.procs)) if self.state(rank) not in ENDED]
+        self.stop_ranks(rest, "their mesh's other hosts are not there")
         self.check_over()
 
     # What the agent says -----------------------------------------------------------------------------------------------

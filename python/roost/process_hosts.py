@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from roost.addresses import runtime_folder
@@ -22,6 +24,8 @@ __all__ = ["ProcessHosts"]
 
 # How long an agent has to end by itself once its only driver has let go of it.
 _END_S = 15.0
+# How often that is looked at which ends without telling.
+_LOOK_S = 0.01
 
 
 class ProcessHosts:
@@ -90,6 +94,7 @@ class ProcessHosts:
                 process.wait()
             if process.stdout is not None:
                 process.stdout.close()
+        _reap({process.pid for process in self.processes})
 
 
 def _started(name: str, key: str) -> subprocess.Popen[str]:
@@ -97,7 +102,32 @@ def _started(name: str, key: str) -> subprocess.Popen[str]:
         sys.executable, "-m", "roost", "host", "--listen", "127.0.0.1:0", "--key-file", key, "--name", name,
         "--one-job", "--quiet", "--parent-pid", str(os.getpid()),
     ]  # fmt: skip
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+    # In a session of its own: a terminal's Ctrl-C is not meant for it, and what it leaves behind can be told by it.
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL, start_new_session=True
+    )
+
+
+def _reap(sessions: set[int]) -> None:
+    """Take in what agents that were killed have left behind: it ends by itself, as children of this process."""
+    until = time.monotonic() + _END_S
+    while (left := _children_of(sessions)) and time.monotonic() < until:
+        for pid in left:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(_LOOK_S)
+
+
+def _children_of(sessions: set[int]) -> list[int]:
+    """This process's children that are in these sessions."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            with open(f"/proc/{name}/stat") as file:
+                _, parent, _, session, *_ = file.read().rpartition(")")[2].split()
+            if int(parent) == os.getpid() and int(session) in sessions:
+                found.append(int(name))
+    return found
 
 
 def _address(process: subprocess.Popen[str]) -> str:

@@ -88,9 +88,9 @@ def spawn_procs(
 def _start_there(hosts: HostMesh, handle: ProcMesh, record: OwnedProcs, start: Callable[[], None]) -> None:
     """Start the procs once their hosts have joined."""
 
-    def begin(failure: Failure | None) -> None:
-        if failure is not None:
-            record.never_start(failure)
+    def begin(lost: Mapping[int, Failure]) -> None:
+        if lost:
+            record.never_start(lost)
         else:
             settle(hosts._members())
             start()

@@ -69,11 +69,12 @@ impl Remotes {
         else {
             return Ok(());
         };
-        records.read().map_err(|error| unreachable(error.to_string()))?;
+        // Who refuses says so, and closes: what was said counts.
+        let ended = records.read().map_err(|error| unreachable(error.to_string()));
         let protocol = |error: roost_core::control::ControlError| (Why::Protocol, error.to_string());
         if records.greeting.is_none() {
             let Some(greeting) = records.record::<Greeting>().map_err(protocol)? else {
-                return Ok(());
+                return ended;
             };
             records.greeting = Some(greeting.clone());
             self.claim(number, &greeting)?;
@@ -86,7 +87,7 @@ impl Remotes {
             return Ok(());
         };
         match records.record::<Verdict>().map_err(protocol)? {
-            None => Ok(()),
+            None => ended,
             Some(Verdict::Granted { received }) => self.granted(now_ns, number, received),
             Some(Verdict::Busy { job }) => Err((Why::Busy, busy(job))),
             Some(Verdict::Ended { reason }) => Err((Why::Protocol, reason)),
