@@ -13,13 +13,15 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from roost.keys import make_key
+
 # A range for tests of networks (RFC 2544): no real host has such an address.
 RANGE = "198.18"
 PORT = 7000
 NAMESPACES = Path("/run/netns")
 DRIVER = 1
 FIRST_HOST = 10
-FIRST_OTHER = 100
+FIRST_OTHER, OTHERS = 100, 150
 _UNTIL_IT_LISTENS_S = 60
 
 
@@ -181,7 +183,7 @@ class Network:
 
     def __enter__(self):
         remove_what_others_left()
-        subprocess.run([sys.executable, "-m", "roost", "key", str(self.key)], check=True)
+        make_key(self.key)
         try:
             self._connect()
         except BaseException:
@@ -207,10 +209,11 @@ class Network:
             host.reap()
 
     def another_address(self):
-        """One more address of the driver's machine: for somebody else who calls from there."""
-        self._others += 1
-        address = f"{self.range}.{FIRST_OTHER + self._others}"
-        ip(f"addr add {address}/24 dev {self._wire}")
+        """An address of somebody else on the driver's machine; after many it is one of the first again."""
+        number, self._others = self._others % OTHERS, self._others + 1
+        address = f"{self.range}.{FIRST_OTHER + number}"
+        if number == self._others - 1:
+            ip(f"addr add {address}/24 dev {self._wire}")
         return address
 
     def grow(self, count):

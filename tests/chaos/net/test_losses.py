@@ -4,7 +4,7 @@ import asyncio
 import time
 
 import pytest
-from jobs import QUICK, REAL, Hearer, drive, working
+from jobs import REAL, Hearer, drive, working
 
 from streams import Source, Traffic, checked, longest_gap, per_rank
 
@@ -14,7 +14,7 @@ PARTS = 200_000
 @pytest.mark.parametrize("fault", ["loss", "resets"])
 def test_d2_a_bad_wire_loses_nothing(fault, network, rounds, figures):
     network.grow(3)
-    drive(over_a_bad_wire(network, fault, rounds(3.0, 30.0), figures), rounds(QUICK, REAL))
+    drive(over_a_bad_wire(network, fault, rounds(2.0, 30.0), figures), REAL)
 
 
 async def over_a_bad_wire(network, fault, seconds, figures):

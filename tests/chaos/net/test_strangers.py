@@ -90,7 +90,7 @@ def test_h1_h5_h9_who_has_no_right_is_refused(network, tmp_path, rounds, figures
                     async with unharmed(network, host, sinks, hearer):
                         recorded = [bytes(one) for one in proxy.sent]
                         await strangers(
-                            network, host, recorded, certificate_of_another(tmp_path), rounds(1, 20), figures
+                            network, host, recorded, certificate_of_another(tmp_path), rounds(1, 5), figures
                         )
 
     drive(program(), REAL)
