@@ -102,8 +102,16 @@ class HostMesh(Mesh):
         return hosts
 
     def _check_not_stopped(self) -> None:
-        if self._is_owned() and (reason := self._record().mesh_stopped) is not None:
-            raise stopped_error(self._name, reason, advice="; attach the hosts anew")
+        if not self._is_owned():
+            return
+        record = self._record()
+        if record.mesh_stopped is not None:
+            raise stopped_error(self._name, record.mesh_stopped, advice="; attach the hosts anew")
+        for rank in self._shape.ranks():
+            if record.state(rank) == "stopped":
+                reason = record.reasons.get(rank, "stopped")
+                advice = "; attach it anew, or take a slice without it"
+                raise stopped_error(record.rank_name(rank), reason, advice=advice)
 
     def _is_owned(self) -> bool:
         """Whether this process has attached them."""

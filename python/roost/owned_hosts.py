@@ -105,7 +105,7 @@ class OwnedHosts(OwnedMesh):
         self.runtime.hosts.note(failure)
         # Whoever gets this error has heard of what was to live there, too.
         error.failure = failure  # type: ignore[attr-defined]
-        if not self.waiters:
+        if not self.waiters and not self.was_told(rank):
             _logger.warning("%s", error)
         self.set_state(rank, "failed", reason=failure.reason, failure=failure)
         self.tell("failed", rank, failure.reason, failure)

@@ -220,6 +220,10 @@ class OwnedMesh(ABC):
             self._told = self.runtime.hearing.of(first), rest
         fail_reply(reply, error)
 
+    def was_told(self, rank: int) -> bool:
+        """Whether who waited for this rank was told that another does not start."""
+        return self._told is not None and rank in self._told[1]
+
     def death_error(self, rank: int) -> ActorDied:
         """The error for whoever calls or waits for a rank that has ended."""
         failure = self.failures.get(rank)
@@ -346,7 +350,7 @@ class OwnedMesh(ABC):
         unheard = self.runtime.hearing.of(failure)
         if unheard not in self.unheard:
             self.unheard = [*self.unheard, unheard]
-            if self._told is not None and rank in self._told[1]:
+            if self._told is not None and self.was_told(rank):
                 unheard.goes_with(self._told[0])
             self.runtime.hearing.escalate(self, rank, unheard)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from roost.addresses import runtime_folder
 from roost.attaching import attach
 from roost.keys import make_key
+from roost.process import current
 from roost.values import check_integer
 
 if TYPE_CHECKING:
@@ -31,9 +32,9 @@ _LOOK_S = 0.01
 class ProcessHosts:
     """Agents on this machine, each a process and a host of its own: for tests, and for trying out.
 
-    `async with ProcessHosts(4) as hosts` gives a `HostMesh` with the dimension `hosts`, as `attach()` does. All that goes between
-    these hosts goes over TCP, encrypted, as it would between machines. They end with the block, or with this process, however
-    that ends.
+    `async with ProcessHosts(4) as hosts`, or `with` in a plain script, gives a `HostMesh` with the dimension `hosts`, as `attach()`
+    does. All that goes between these hosts goes over TCP, encrypted, as it would between machines. They end with the block, or
+    with this process, however that ends.
 
     Args:
         count: how many.
@@ -83,6 +84,14 @@ class ProcessHosts:
             await hosts.__aexit__(kind, error, traceback)
         finally:
             await asyncio.shield(asyncio.to_thread(self._end, _END_S))
+
+    def __enter__(self) -> HostMesh:
+        runtime = current()
+        runtime.refuse_on_loop("with", "async with")
+        return runtime.run_elsewhere(self.__aenter__())
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        current().run_elsewhere(self.__aexit__(kind, error, traceback))
 
     def _end(self, wait_s: float) -> None:
         """See to it that no agent is left."""

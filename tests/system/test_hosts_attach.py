@@ -15,7 +15,14 @@ from working import Worker
 
 import roost
 from roost import ActorDied, ProcessHosts
-from roost.errors import AuthenticationError, HostLostError, ProtocolError, StoppedError, VersionMismatchError
+from roost.errors import (
+    AuthenticationError,
+    BlockingWaitError,
+    HostLostError,
+    ProtocolError,
+    StoppedError,
+    VersionMismatchError,
+)
 from roost.keys import make_key
 
 pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(60)]
@@ -92,10 +99,31 @@ async def test_a_shutdown_ends_the_agents(tmp_path):
         await hosts.slice(hosts=0).shutdown()
         assert [state.state for state in await hosts.states()] == ["stopped", "up"]
         assert started[0].end()[0] == 0
+        with pytest.raises(StoppedError, match=r"^hosts\[hosts=0\] stopped: .*; attach it anew, or take a slice"):
+            hosts.spawn_procs()
         async with hosts.slice(hosts=1).spawn_procs() as procs:
             assert await procs.spawn("still", Worker).add.call_one(1) == 11
         await hosts.shutdown()
         assert started[1].end()[0] == 0
+
+
+def test_a_plain_script_has_hosts_with_with():
+    program = (
+        "from roost import Actor, ProcessHosts, endpoint\n"
+        "class Worker(Actor):\n"
+        "    @endpoint\n"
+        "    def add(self, n): return 10 + n\n"
+        "with ProcessHosts(2) as hosts, hosts.spawn_procs() as procs:\n"
+        "    print(list(hosts.names), list(procs.spawn('workers', Worker).add.call(1).result(10)))\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (run.stdout, run.stderr, run.returncode) == ("['host0', 'host1'] [11, 11]\n", "", 0)
+
+
+@on_a_loop
+async def test_on_a_loop_with_is_refused():
+    with pytest.raises(BlockingWaitError, match="async with"), ProcessHosts(1):
+        pass
 
 
 def test_an_agent_ends_with_the_process_that_started_it():
@@ -123,6 +151,18 @@ class TestRefusals:
             with pytest.raises(HostLostError, match=rf"localhost:{port} \(.*127\.0\.0\.1:{port}.*cannot be reached"):
                 await hosts
             assert [state.state for state in await hosts.states()] == ["failed"]
+
+    @on_a_loop
+    async def test_who_got_the_error_is_not_warned_of_the_other_hosts(self, caplog):
+        with socket.socket() as one, socket.socket() as other:
+            for taken in (one, other):
+                taken.bind(("127.0.0.1", 0))
+            addresses = [f"127.0.0.1:{taken.getsockname()[1]}" for taken in (one, other)]
+            hosts = roost.attach(addresses)
+            with pytest.raises(HostLostError, match="cannot be reached"):
+                await hosts
+            assert [state.state for state in await hosts.wait()] == ["failed", "failed"]
+            assert not caplog.records
 
     @on_a_loop
     async def test_a_name_that_nobody_knows(self, monkeypatch):
