@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from roost import serialize
 from roost._roost import INLINE_BYTES_MAX
@@ -90,6 +90,9 @@ class PortReceiver(AsyncIterator[T]):
         # Procs that sent something and have not closed.
         self._known: set[int] = set()
         self._closed = False
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a PortReceiver stays where its channel was opened: send the Port, or open the channel there")
 
     def push(self, sender: int, what: int, value: PortValue | ActorDied) -> None:
         """Something arrived."""

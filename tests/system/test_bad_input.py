@@ -57,6 +57,7 @@ def of_calls(workers):
             lambda: worker.add.call_one(1, scale=threading.Lock()), TypeError, "'scale' of Worker.add .*lock",
         ),
         "not awaited": (lambda: worker.echo.call_one(asyncio.Future()), TypeError, "a Future that was not awaited: await it first"),
+        "a receiver": (lambda: worker.echo.call_one(Channel.open()[1]), TypeError, "a PortReceiver stays where its channel was opened"),
         "too many of each": (lambda: workers.echo.call(each([1, 2, 3, 4])), ValueError, r"each\(\) has 4 values for 3 ranks"),
         "too few of each": (lambda: workers.note.broadcast(each([1])), ValueError, r"each\(\) has 1 values for 3 ranks"),
         "each inside": (lambda: workers.echo.call([each([1, 2, 3])]), TypeError, r"each\(…\) must be an argument of a verb itself"),
