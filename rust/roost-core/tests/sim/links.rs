@@ -44,13 +44,30 @@ impl World {
         number
     }
 
+    /// Has a peer called after a pause, unless it will be before.
+    pub(crate) fn dial_after(&mut self, pause: u64, life: Life, peer: Life, tries: u32) {
+        let at = self.now + pause;
+        let Some(entry) = self.nodes[life.0].peer(peer) else {
+            return;
+        };
+        if entry.dial_at.is_none_or(|due| due > at) {
+            entry.dial_at = Some(at);
+            self.at(at, Event::Dial { life, peer, tries });
+        }
+    }
+
     /// Calls a peer over the network; tries again until it is there or known to be dead.
     pub(crate) fn dial(&mut self, life: Life, peer: Life, tries: u32) {
+        let now = self.now;
         let node = &mut self.nodes[life.0];
         let known_up = node.status[peer.0] == Status::Up(peer.1);
         let Some(entry) = node.peer(peer).filter(|_| known_up) else {
             return;
         };
+        if entry.dial_at.is_none_or(|due| due > now) {
+            return; // Another call is due, or was made.
+        }
+        entry.dial_at = None;
         // A greeting that takes long is given up: it may still arrive, later than the next.
         if let Some(used) = entry.connection
             && (self.stage_of(used, life) != Stage::Greeting || self.random.percent(70))
@@ -59,14 +76,7 @@ impl World {
         }
         let backoff = ((50 * MILLISECOND) << tries.min(5)).min(SECOND);
         let again = backoff / 2 + self.random.below(backoff / 2);
-        self.after(
-            again,
-            Event::Dial {
-                life,
-                peer,
-                tries: tries + 1,
-            },
-        );
+        self.dial_after(again, life, peer, tries + 1);
         let there = self.nodes[peer.0].alive;
         if !there || (self.now < self.setup.faults_end_ns && self.random.percent(20)) {
             return;
@@ -402,7 +412,7 @@ impl World {
         if self.setup.between_hosts && life.0 < peer.0 {
             // Never at once: whoever refused this connection may refuse the next.
             let pause = self.delay() + 20 * MILLISECOND;
-            self.after(pause, Event::Dial { life, peer, tries: 0 });
+            self.dial_after(pause, life, peer, 0);
         }
     }
 

@@ -164,14 +164,7 @@ impl World {
         node.peers[other.0] = Some(peer);
         if self.setup.between_hosts && life.0 < other.0 {
             let delay = self.delay();
-            self.after(
-                delay,
-                Event::Dial {
-                    life,
-                    peer: other,
-                    tries: 0,
-                },
-            );
+            self.dial_after(delay, life, other, 0);
         }
     }
 

@@ -81,6 +81,8 @@ pub(crate) struct Peer {
     /// The number of the last connection that was called or taken.
     pub(crate) connections: u64,
     pub(crate) wakeup: Option<u64>,
+    /// When it is called next.
+    pub(crate) dial_at: Option<u64>,
 }
 
 impl Peer {
@@ -98,6 +100,7 @@ impl Peer {
             connection: None,
             connections: 0,
             wakeup: None,
+            dial_at: None,
         }
     }
 
