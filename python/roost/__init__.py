@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from roost.process_hosts import ProcessHosts
     from roost.services import get_or_spawn, lookup, remove
     from roost.tls import Tls
+    from roost.torchrun import attach_torchrun
 
 __all__ = [
     "Accumulator",
@@ -65,6 +66,7 @@ __all__ = [
     "__version__",
     "as_completed",
     "attach",
+    "attach_torchrun",
     "configure",
     "context",
     "each",
@@ -82,9 +84,9 @@ __all__ = [
 
 # Names that bring with them what a program that only defines actors does not need, and where they are.
 _AT_FIRST_USE = {
-    "Accumulator": "accumulator", "Channel": "channel", "Port": "channel", "PortReceiver": "channel", "ProcessHosts": "process_hosts",
-    "Tls": "tls", "attach": "attaching", "get_or_spawn": "services", "lookup": "services", "monitor": "monitoring",
-    "remove": "services",
+    "Accumulator": "accumulator", "Channel": "channel", "Port": "channel", "PortReceiver": "channel",
+    "ProcessHosts": "process_hosts", "Tls": "tls", "attach": "attaching", "attach_torchrun": "torchrun",
+    "get_or_spawn": "services", "lookup": "services", "monitor": "monitoring", "remove": "services",
 }  # fmt: skip
 
 

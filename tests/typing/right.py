@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, Generic, TypeVar, assert_type
 
 import roost
-from roost import Actor, Endpoint, Point, Port, ProcMesh, Reply, State, ValueMesh, endpoint, testing
+from roost import Actor, Endpoint, HostMesh, Point, Port, ProcMesh, Reply, State, ValueMesh, endpoint, testing
 
 T = TypeVar("T")
 
@@ -186,6 +187,24 @@ async def monitors(procs: ProcMesh) -> None:
     async with asyncio.TaskGroup() as group:
         task = group.create_task(roost.monitor(procs))
     assert_type(task.result(), ValueMesh[State])
+
+
+async def hosts() -> None:
+    tls = roost.Tls(ca="ca.pem", certificate=Path("host.pem"), key="key.pem")
+    hosts = roost.attach(["a:1", "b:1"], key_file="key", tls=tls, timeout=5, wait_for=2, lease_s=10)
+    assert_type(hosts, HostMesh)
+    assert_type(roost.attach(Path("hosts.txt"), insecure_plaintext=True), HostMesh)
+    assert_type(await hosts.ready(), HostMesh)
+    assert_type(hosts.slice(hosts=slice(0, 1)).rename(hosts="nodes"), HostMesh)
+    assert_type(hosts.names, ValueMesh[str])
+    assert_type(await hosts.states(), ValueMesh[State])
+    async with roost.ProcessHosts(2, lease_s=5) as hosts, hosts.spawn_procs({"gpus": 2}) as procs:
+        assert_type(hosts, HostMesh)
+        assert_type(procs, ProcMesh)
+        assert_type([host async for host in hosts.events()], list[roost.Event])
+    assert_type(await roost.attach_torchrun(), HostMesh | None)
+    await hosts.stop("enough")
+    await hosts.shutdown()
 
 
 async def tests_of_ones_own() -> None:

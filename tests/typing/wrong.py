@@ -114,6 +114,13 @@ async def services(procs: ProcMesh) -> None:
     print(count)
 
 
+async def other_hosts() -> None:
+    roost.attach(7000)  # type: ignore[arg-type]
+    roost.attach(["a:1"], key="key")  # type: ignore[call-arg]
+    roost.Tls(ca="ca.pem")  # type: ignore[call-arg]
+    roost.attach(["a:1"]).spawn("x", Trainer, 1.0)  # type: ignore[attr-defined]
+
+
 async def tests_of_ones_own(procs: ProcMesh) -> None:
     testing.Faults(procs)  # type: ignore[arg-type]
     async with testing.Faults(procs.spawn("trainers", Trainer, 1.0)) as faults:
