@@ -216,7 +216,7 @@ impl Agent {
             ToAgent::Stalled { reason, stack } => self.progress(from, Status::Stalled { reason, stack }),
             ToAgent::Resumed => self.progress(from, Status::Resumed),
             ToAgent::Connect { proc } => self.connect(from, proc),
-            ToAgent::ConnectLost { proc } => self.connect_lost(from, proc),
+            ToAgent::ConnectLost { proc, reason } => self.connect_lost(from, proc, &reason),
             ToAgent::SegmentOffer {
                 to,
                 segment,

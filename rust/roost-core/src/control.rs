@@ -166,10 +166,12 @@ pub enum ToAgent {
         /// The proc to talk to.
         proc: ProcId,
     },
-    /// A lane was handed over, but its descriptor got lost on the way (the sender had none left).
+    /// The sender has no lane to this proc any more, or has lost what it needs for one: another may be made when either asks.
     ConnectLost {
         /// The proc at its other end.
         proc: ProcId,
+        /// Why, as seen by the sender.
+        reason: String,
     },
     /// A shared segment for another proc; the descriptor comes with the message.
     SegmentOffer {

@@ -167,14 +167,11 @@ impl Agent {
         self.refuse(second, first, reason);
     }
 
-    /// One end of a lane found no descriptor: who has the other would wait at it for ever.
-    pub(super) fn connect_lost(&mut self, from: ProcId, to: ProcId) {
+    /// One end of a lane is lost: who has the other would wait at it for ever.
+    pub(super) fn connect_lost(&mut self, from: ProcId, to: ProcId, reason: &str) {
         if self.lanes.contains(from, to) {
             self.lanes.remove(from, to);
-            let reason = format!(
-                "{} has no file descriptors left for a data lane",
-                self.label(from)
-            );
+            let reason = format!("{} {reason}", self.label(from));
             self.refuse(to, from, &reason);
         }
     }

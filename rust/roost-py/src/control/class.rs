@@ -13,13 +13,13 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyDict, PyList};
 use roost_core::control::{Bytes, Environ, Launch, Rank, Spawn, TemplateKey, ToAgent, ToClient};
-use roost_core::id::{Incarnation, JobId};
+use roost_core::id::{Incarnation, JobId, ProcId};
 use rustix::process::{child_subreaper, getpid, set_child_subreaper};
 
 use super::beginning::{
     agent_config, fail, item, own_hello, standing_config, start_thread, take_descriptor, wanted_host,
 };
-use super::client::Client;
+use super::client::{Client, NO_DESCRIPTORS};
 use super::clock::now_ns;
 use super::convert::{
     PolicyTuple, RankTuple, TemplateTuple, environ, mesh_id, nanoseconds, patience, proc_id, proc_ids, rank,
@@ -501,25 +501,9 @@ impl Control {
 
     /// A notice lost its descriptor, because this process has none left: say so to both sides.
     fn lost(&self, what: What) -> PyResult<Option<What>> {
-        let reason = || "no file descriptors left for a data lane (EMFILE)".to_owned();
         match what {
-            What::Message(ToClient::Connected { proc, .. }) => {
-                self.say(ToAgent::ConnectLost { proc })?;
-                Ok(Some(
-                    ToClient::ConnectFailed {
-                        proc,
-                        reason: reason(),
-                    }
-                    .into(),
-                ))
-            }
-            What::Lane(end) => Ok(Some(
-                ToClient::ConnectFailed {
-                    proc: end.proc,
-                    reason: reason(),
-                }
-                .into(),
-            )),
+            What::Message(ToClient::Connected { proc, .. }) => self.lane_lost(proc),
+            What::Lane(end) => self.lane_lost(end.proc),
             What::Message(ToClient::Segment { from, segment, .. }) => {
                 self.say(ToAgent::SegmentAck {
                     to: from,
@@ -530,6 +514,13 @@ impl Control {
             }
             what => Ok(Some(what)),
         }
+    }
+
+    fn lane_lost(&self, proc: ProcId) -> PyResult<Option<What>> {
+        let reason = NO_DESCRIPTORS.to_owned();
+        self.say(ToAgent::ConnectLost { proc, reason })?;
+        let reason = "no file descriptors left for a data lane (EMFILE)".to_owned();
+        Ok(Some(ToClient::ConnectFailed { proc, reason }.into()))
     }
 }
 

@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
 
 use roost_core::control::{ToAgent, ToClient};
+use roost_core::id::ProcId;
 use roost_core::trust::Credentials;
 use roost_core::wire::Hello;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -23,6 +24,9 @@ use super::shared::What;
 use super::socket::{Blocked, IN_FLIGHT_RETRY_NS, room};
 use super::stall::Stall;
 use crate::node::Board;
+
+/// What the other end of a lane is told of one whose descriptor got lost on the way.
+pub(super) const NO_DESCRIPTORS: &str = "has no file descriptors left for a data lane";
 
 const CONTROL: u64 = 1;
 const DRIVER: u64 = 2;
@@ -220,7 +224,8 @@ impl Client {
             match news {
                 LaneNews::Ready(ready) => self.door.push_lane(*ready),
                 LaneNews::GivenUp { proc, reason } => {
-                    self.door.push(ToClient::ConnectFailed { proc, reason }, None);
+                    let told = format!("does not reach it: {reason}");
+                    self.lane_lost(proc, reason, told);
                 }
                 LaneNews::Warning(text) => self.door.push(ToClient::Warning { text }, None),
                 LaneNews::Greeted => greeted += 1,
@@ -306,6 +311,13 @@ impl Client {
             .map_err(|error| error.to_string())
     }
 
+    /// This process has no lane to a proc, for a reason as it says it itself and as the other end is told.
+    fn lane_lost(&mut self, proc: ProcId, reason: String, told: String) {
+        self.door.push(ToClient::ConnectFailed { proc, reason }, None);
+        // Else the agent would think of it as there, and give neither another.
+        self.send(&ToAgent::ConnectLost { proc, reason: told }, None);
+    }
+
     fn message(&mut self, message: ToClient, descriptor: Option<OwnedFd>) {
         let Some((message, descriptor)) = self.far_message(message, descriptor) else {
             return;
@@ -313,9 +325,11 @@ impl Client {
         match (&message, &descriptor) {
             (ToClient::Connected { proc, .. }, None) => {
                 let proc = *proc;
-                let reason = "no file descriptors left for a data lane".to_owned();
-                self.door.push(ToClient::ConnectFailed { proc, reason }, None);
-                self.send(&ToAgent::ConnectLost { proc }, None);
+                self.lane_lost(
+                    proc,
+                    "no file descriptors left for a data lane".to_owned(),
+                    NO_DESCRIPTORS.to_owned(),
+                );
             }
             (ToClient::Segment { from, segment, .. }, None) => {
                 self.send(

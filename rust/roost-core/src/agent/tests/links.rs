@@ -18,7 +18,13 @@ fn a_lane_is_made_once_whoever_asks() {
     rig.say(DRIVER, ToAgent::Connect { proc: proc(1) });
     assert_eq!(pairs(&mut rig), [(1, 2)], "the owner had its lane from the start");
     // A lane whose descriptor got lost may be made again; who has its other end hears that it leads nowhere.
-    rig.say(1, ToAgent::ConnectLost { proc: proc(2) });
+    rig.say(
+        1,
+        ToAgent::ConnectLost {
+            proc: proc(2),
+            reason: "has no file descriptors left for a data lane".to_owned(),
+        },
+    );
     assert_eq!(
         rig.notices(2),
         [ToClient::ConnectFailed {

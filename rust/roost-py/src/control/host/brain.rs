@@ -244,7 +244,12 @@ impl Host {
                     match news {
                         LaneNews::Ready(ready) => self.door.push_lane(*ready),
                         LaneNews::GivenUp { proc, reason } => {
-                            self.door.push(ToClient::ConnectFailed { proc, reason }, None);
+                            let first = self.config.driver;
+                            self.inputs.push_back(Input::PairFailed {
+                                first,
+                                second: proc,
+                                reason,
+                            });
                         }
                         LaneNews::Warning(text) => self.warn(text),
                         LaneNews::Greeted => {}

@@ -134,7 +134,13 @@ fn a_far_lane_that_cannot_be_is_told_to_both() {
     assert_eq!(rig.take().len(), 2);
     rig.say(2, ToAgent::Connect { proc: proc(1) });
     rig.take();
-    rig.say(1, ToAgent::ConnectLost { proc: proc(2) });
+    rig.say(
+        1,
+        ToAgent::ConnectLost {
+            proc: proc(2),
+            reason: "has no file descriptors left for a data lane".to_owned(),
+        },
+    );
     assert!(matches!(
         rig.notices(2).as_slice(),
         [ToClient::ConnectFailed { .. }]
