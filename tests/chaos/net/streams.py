@@ -75,6 +75,11 @@ class Source(Actor):
         self.traffic = Traffic(name, sinks)
 
     @endpoint
+    async def ended(self):
+        """Wait until it ends by itself, by an error."""
+        await asyncio.gather(*self.traffic.tasks)
+
+    @endpoint
     async def end(self):
         return await self.traffic.end()
 

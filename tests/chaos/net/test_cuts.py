@@ -6,7 +6,7 @@ import time
 import pytest
 from jobs import QUICK, REAL, Hearer, drive, gone, working
 
-from roost.errors import HostLostError
+from roost.errors import HostLostError, PeerLostError
 from streams import Sink, Source, Traffic, checked, flows_after, longest_gap, per_rank
 
 FLOWS_S = 1.0
@@ -119,3 +119,30 @@ async def two_are_cut_off_for_good(network, limits, promised):
 async def collected(events, told):
     async for event in events:
         told.append(event)
+
+
+@pytest.mark.chaos  # half a minute, in any form
+def test_l3_two_hosts_that_the_driver_sees_do_not_see_each_other(network, figures):
+    """Their calls to each other end, with an error that says so; neither is lost, and once they see each other all is well."""
+    one, other = network.grow(2)
+
+    async def program():
+        hearer = Hearer()
+        async with working(network, per_host=1, hearer=hearer) as (_, procs, sinks):
+            sources = procs.spawn("sources", Source)
+            source = sources.slice(hosts=0)
+            await source.begin.call_one("before", {1: sinks.slice(hosts=1)})
+            one.cut(other=other)
+            cut = time.monotonic()
+            with pytest.raises(PeerLostError, match="it is not reached from here"):
+                await source.ended.call_one()
+            figures(f"from the cut to the error of a call: {time.monotonic() - cut:.1f} s")
+            one.heal()
+            for name in ("after", "again"):
+                await source.begin.call_one(name, {1: sinks.slice(hosts=1)})
+                sent, _ = await source.end.call_one()
+                last, wrong = await sinks.slice(hosts=1).told.call_one()
+                assert (last[name], wrong) == (sent[1], [])
+            assert hearer.failures == []
+
+    drive(program(), REAL)
