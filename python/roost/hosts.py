@@ -10,7 +10,7 @@ from roost.failure import Failure
 from roost.point import Point
 
 if TYPE_CHECKING:
-    from roost.attaching import Attaching, Candidate
+    from roost.joining import Attaching, Candidate
     from roost.owned_hosts import OwnedHosts
     from roost.runtime import Runtime
 

@@ -12,9 +12,9 @@ from roost.shape import Shape
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from roost.attaching import Attaching
     from roost.errors import ActorDied
     from roost.failure import Failure
+    from roost.joining import Attaching
     from roost.owned_procs import OwnedProcs
     from roost.point import Point
     from roost.reply import Reply

@@ -32,6 +32,8 @@ __all__ = ["begin", "end", "open_proc", "run_proc"]
 _STACK_SIGNAL = signal.SIGRTMAX - 7
 # How often the end of a process looks whether its last words are written.
 _FLUSH_S = 0.005
+# How long the control thread may take to say why this process does not start.
+_SAID_S = 1.0
 
 
 def run_proc(spec: dict[str, Any], control: Control, data_fd: int | None, started_page_fd: int) -> int:
@@ -41,6 +43,7 @@ def run_proc(spec: dict[str, Any], control: Control, data_fd: int | None, starte
         bind(spec)
     except ValueError as error:
         control.start_failed(str(error))
+        control.close(_SAID_S)
         return 1
     _tell_stacks(control)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -79,6 +82,8 @@ async def _live(spec: dict[str, Any], control: Control, data_fd: int | None, sta
     if spec["rank"] is None:
         given = await wait_for_rank(spec, control)
         if isinstance(given, int):
+            if given:
+                control.close(_SAID_S)
             return given
         spec, notices = given
     runtime = Runtime(
@@ -91,6 +96,8 @@ async def _live(spec: dict[str, Any], control: Control, data_fd: int | None, sta
     control.show(runtime.node)
     runtime.members.hear(notices)
     if not await begin(runtime, spec, data_fd):
+        # Why not is said before this process ends.
+        control.close(_SAID_S)
         return 1
     await stopping.wait()
     if runtime.exit_code is not None:

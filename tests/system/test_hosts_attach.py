@@ -170,7 +170,7 @@ class TestRefusals:
             # A resolver that cannot reach any server takes half a minute to say so.
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-        monkeypatch.setattr("roost.attaching.resolve", resolve)
+        monkeypatch.setattr("roost.joining.resolve", resolve)
         with pytest.raises(HostLostError, match=r"no-such-host\.invalid:7000 cannot be reached: its name is not known"):
             async with roost.attach(["no-such-host.invalid:7000"]):
                 pass
