@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 from jobs import QUICK, REAL, Hearer, drive, working
-from proxy import Proxy, cut_at, delayed, dribbled, fair, repeated_at, rewritten_at, swallowed_at
+from proxy import Proxy, cut_at, delayed, dribbled, fair, lengthened, repeated_at, rewritten_at, swallowed_at
 
 import roost
 from roost import RoostError
@@ -87,6 +87,30 @@ async def now_and_then(proxy, name, seconds):
     proxy.behave(cut_at(0))
     await asyncio.sleep(0.1)
     proxy.behave(fair)
+
+
+def test_d2_what_seems_to_be_a_part_of_something_longer_is_sent_again(network, promised):
+    """The connection stands, and both ends wait."""
+
+    async def program():
+        hearer = Hearer()
+        async with in_between(network, hearer) as ((proxy,), procs):
+            sinks = await procs.spawn("sinks", Sink)
+            traffic = Traffic("driver", per_rank(sinks))
+            await asyncio.sleep(0.2)
+            proxy.behave(lengthened)
+            await asyncio.sleep(0.2)
+            proxy.behave(fair)
+            begin = time.monotonic()
+            while traffic.answered_at[1][-1] < begin:
+                await asyncio.sleep(0.01)
+            promised("until it flows again", [time.monotonic() - begin], 100, 7.0)
+            sent, _ = await traffic.end()
+            await checked(sinks, {"driver": sent})
+            assert len(proxy.sent) > 3, "there was a new connection"
+            assert hearer.failures == []
+
+    drive(program(), REAL)
 
 
 def test_h1_what_somebody_in_between_does_for_ever_is_the_loss_of_that_host(network, rounds, promised):

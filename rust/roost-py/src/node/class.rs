@@ -82,6 +82,7 @@ impl Node {
             room: Vec::new(),
             clock_ns: 0,
             ticking: false,
+            watch_ns: None,
         };
         Ok(Self {
             state: Arc::new(Mutex::new(state)),

@@ -11,6 +11,9 @@ use crate::peer::{FarLane, Fed, Link, Stalled};
 /// How often parts that go ahead are put into a session before others have their turn: some megabytes.
 const FEEDS_MAX: u32 = 3;
 
+/// From one look at what is not acknowledged to the next.
+const WATCH_NS: u64 = 1_000_000_000;
+
 impl State {
     /// The other end of a proc's connection is gone.
     pub(super) fn ended(&mut self, proc: u64, actions: &mut Vec<Action>) {
@@ -54,6 +57,34 @@ impl State {
         if !std::mem::replace(&mut self.ticking, true) {
             let delay = std::time::Duration::from_nanos(at_ns.saturating_sub(crate::now_ns()));
             actions.push(Action::Tick(delay.as_secs_f64()));
+        }
+    }
+
+    /// Look before long whether what was sent is acknowledged.
+    pub(super) fn watch_far(&mut self, actions: &mut Vec<Action>) {
+        if self.watch_ns.is_none() {
+            self.watch_ns = Some(crate::now_ns() + WATCH_NS);
+            actions.push(Action::Tick(
+                std::time::Duration::from_nanos(WATCH_NS).as_secs_f64(),
+            ));
+        }
+    }
+
+    /// End connections over which nothing seems to arrive, for others to take their place.
+    fn end_silent(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
+        let (mut silent, mut waits) = (Vec::new(), false);
+        for peer in self.peers.values_mut() {
+            match peer.link.as_mut().and_then(|link| link.is_silent(now_ns)) {
+                None => {}
+                Some(false) => waits = true,
+                Some(true) => silent.push(peer.id),
+            }
+        }
+        for proc in silent {
+            self.ended(proc, actions);
+        }
+        if waits {
+            self.watch_far(actions);
         }
     }
 
@@ -175,6 +206,14 @@ pub(super) fn tick(node: &Node, py: Python<'_>) -> PyResult<()> {
         let mut state = node.lock();
         state.ticking = false;
         let now_ns = crate::now_ns();
+        // A timer may be a little early.
+        if state
+            .watch_ns
+            .is_some_and(|at_ns| at_ns <= now_ns + WATCH_NS / 10)
+        {
+            state.watch_ns = None;
+            state.end_silent(now_ns, &mut actions);
+        }
         let mut due = Vec::new();
         let mut next: Option<u64> = None;
         for peer in state.peers.values_mut() {

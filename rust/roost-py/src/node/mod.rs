@@ -112,6 +112,8 @@ pub(crate) struct State {
     pub(crate) clock_ns: i64,
     /// The loop calls [`Node::tick`].
     pub(crate) ticking: bool,
+    /// When connections to other hosts are looked at next: whether what was sent is acknowledged.
+    pub(crate) watch_ns: Option<u64>,
     /// The actors of this process with something to do, and who does it.
     pub(crate) work: Workplace,
 }

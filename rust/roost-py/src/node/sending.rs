@@ -43,6 +43,7 @@ impl State {
         let mut full = link.flush();
         if link.far.is_some() {
             full = self.flush_ahead(proc, full, actions);
+            self.watch_far(actions);
         }
         let Some(link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) else {
             return;
