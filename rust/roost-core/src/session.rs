@@ -26,7 +26,7 @@ use std::ops::ControlFlow;
 
 use crate::limits;
 use crate::wire::frame::{BodySize, FLAG_ACK_WANTED, measure_body, write_body};
-use crate::wire::{Bulk, EncodeError, Frame, FrameHead, FrameHeader, Kind, Part, ProtocolError, Tail};
+use crate::wire::{EncodeError, Frame, FrameHead, FrameHeader, Kind, Part, ProtocolError, Tail};
 pub use bulks::Bulks;
 use log::Log;
 pub use shared::Shared;
@@ -143,41 +143,6 @@ impl Session {
             write_body(header, parts, out);
         });
         Ok(head.sequence)
-    }
-
-    /// Numbers a piece of a part that travels ahead of its frame; its bytes are not copied. Such pieces leave half of what
-    /// the session may keep to other frames. Returns the piece's number.
-    ///
-    /// # Errors
-    ///
-    /// As [`Session::push`].
-    pub fn push_bulk(&mut self, bulk: &Bulk, piece: Shared) -> Result<u64, SessionError> {
-        let size = measure_body(bulk, &[Part::Inline(piece.bytes())])?;
-        let here = FrameHead::BYTES + size.header as usize;
-        self.make_room(here + piece.length(), self.config.replay_bytes_max / 2)?;
-        let head = self.next_head(bulk, size);
-        self.log.append(here, head.sequence, |out| {
-            head.write(out);
-            bulk.write(0, out);
-        });
-        self.log.append_rest(piece);
-        Ok(head.sequence)
-    }
-
-    /// Tells the peer that the rest of a part does not come. It is small, and needs no room.
-    pub fn give_up_bulk(&mut self, bulk: &Bulk) {
-        let bulk = Bulk {
-            given_up: true,
-            ..*bulk
-        };
-        if let Ok(size) = measure_body(&bulk, &[Part::Inline(&[])]) {
-            let head = self.next_head(&bulk, size);
-            let length = FrameHead::BYTES + size.body as usize;
-            self.log.append(length, head.sequence, |out| {
-                head.write(out);
-                bulk.write(0, out);
-            });
-        }
     }
 
     /// The head of the next numbered frame, which carries an acknowledgement of all that came.
@@ -316,29 +281,6 @@ impl Session {
             consumed = end;
         }
         Ok(consumed)
-    }
-
-    /// Whether this is the head of the frame that comes next; of a double otherwise, or of a frame that is not numbered.
-    pub fn is_next(&self, head: &FrameHead) -> bool {
-        head.sequence == self.received + 1
-    }
-
-    /// Takes a frame whose body the caller has read by itself, to where it belongs, instead of passing it to
-    /// [`Session::receive`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Session::receive`].
-    pub fn receive_head(&mut self, now_ns: u64, head: FrameHead) -> Result<(), ProtocolError> {
-        self.apply_acknowledged(head.acknowledged)?;
-        if self.is_next(&head) {
-            self.take_in(head);
-            self.owed.since_ns.get_or_insert(now_ns);
-        } else {
-            self.receive_out_of_order(head)?;
-        }
-        self.log.trim(self.acknowledged);
-        Ok(())
     }
 
     #[inline]
