@@ -56,7 +56,7 @@ impl std::fmt::Display for Version {
 #[non_exhaustive]
 pub enum HelloError {
     /// The other side does not speak roost.
-    #[error("the first bytes are not roost's: {first:02x?}")]
+    #[error("the first bytes are not roost's: \"{}\"", first.escape_ascii())]
     NotRoost {
         /// What came instead.
         first: [u8; 8],

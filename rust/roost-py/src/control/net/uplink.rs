@@ -82,7 +82,7 @@ impl Uplink {
             return None;
         }
         if claim.fenced {
-            let reason = "the root had given this host up".to_owned();
+            let reason = "the driver had given this host up".to_owned();
             claimed.refuse(&Verdict::Ended {
                 reason: reason.clone(),
             });
@@ -167,7 +167,7 @@ impl Uplink {
         if lease_ns() >= self.lease_until_ns() {
             let seconds = self.lease_ns / BEAT_NS;
             words.push(Word::Over(format!(
-                "nothing was heard of the root for {seconds} s, which is the lease"
+                "nothing was heard of the driver for {seconds} s, which is the lease"
             )));
         }
         words
@@ -189,7 +189,7 @@ impl Uplink {
                     let known = addresses.iter().filter_map(|text| text.parse().ok()).collect();
                     self.routes.insert(host, known);
                 }
-                ToHost::Fence => words.push(Word::Over("the root has given this host up".to_owned())),
+                ToHost::Fence => words.push(Word::Over("the driver has given this host up".to_owned())),
                 ToHost::End { reason, shutdown } => words.push(Word::End { reason, shutdown }),
             }
         }

@@ -153,7 +153,7 @@ impl Remotes {
             let addresses = self.all.get(&other).map(Remote::addresses).unwrap_or_default();
             return Err((
                 Why::Doubled,
-                format!("it is the same host as the one at {addresses}"),
+                format!("this program has that host already, by way of {addresses}"),
             ));
         }
         match greeting.job {
