@@ -180,11 +180,16 @@ impl Session {
         }
         let held = self.log.held();
         // The peer may see no reason to acknowledge: little was sent, but the next frame is large.
+        self.ask_ack();
+        Err(SessionError::Full { length, held, limit })
+    }
+
+    /// Have the peer acknowledge what it has received at once, unless it was asked already.
+    pub fn ask_ack(&mut self) {
         if !self.ack_asked {
             self.ack_asked = true;
             self.append_ack(FLAG_ACK_WANTED);
         }
-        Err(SessionError::Full { length, held, limit })
     }
 
     fn append_ack(&mut self, flags: u8) {

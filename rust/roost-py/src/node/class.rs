@@ -301,10 +301,8 @@ impl Node {
     }
 
     /// Whether anything is still to be written to a live connection.
-    fn has_unsent(&self) -> bool {
-        let state = self.lock();
-        let mut links = state.peers.values().filter_map(|peer| peer.link.as_ref());
-        links.any(|link| !link.closed && (link.session.has_unsent() || link.has_ahead()))
+    fn has_unsent(&self, py: Python<'_>) -> PyResult<bool> {
+        sending::has_unsent(self, py)
     }
 
     /// Whether there is a connection to a proc of this host other than this one.

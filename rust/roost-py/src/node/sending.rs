@@ -335,6 +335,31 @@ pub(super) fn flush(node: &Node, py: Python<'_>) -> PyResult<()> {
     node.note_releases(py)
 }
 
+pub(super) fn has_unsent(node: &Node, py: Python<'_>) -> PyResult<bool> {
+    let (mut found, mut actions) = (false, Vec::new());
+    {
+        let mut state = node.lock();
+        let mut unheard = Vec::new();
+        for peer in state.peers.values_mut() {
+            let Some(link) = peer.link.as_mut().filter(|link| !link.closed) else {
+                continue;
+            };
+            found |= link.session.has_unsent() || link.has_ahead();
+            // What is on its way between hosts is lost with this process, and is late where news of its end are not.
+            if link.far.is_some() && link.session.acknowledged() < link.session.last_sequence() {
+                found = true;
+                link.session.ask_ack();
+                unheard.push(peer.id);
+            }
+        }
+        for proc in unheard {
+            state.flush_one(proc, &mut actions);
+        }
+    }
+    node.act(py, actions)?;
+    Ok(found)
+}
+
 pub(super) fn writable(node: &Node, py: Python<'_>, proc: u64) -> PyResult<()> {
     let mut actions = Vec::new();
     node.lock().flush_one(proc, &mut actions);
