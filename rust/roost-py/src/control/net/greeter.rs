@@ -83,6 +83,8 @@ struct Making {
     address: Option<Address>,
     /// Where else the same host may be.
     others: VecDeque<Address>,
+    /// What came of those that were tried before.
+    failed: Option<Failed>,
     preamble: [u8; 64],
     stage: Stage,
     proof: Handshake,
@@ -139,13 +141,15 @@ impl Greeter {
     ) -> Attempt {
         let attempt = self.number();
         let mut others: VecDeque<Address> = addresses.into_iter().collect();
-        match connect(&mut others, Failed::Unreachable("no address is known".to_owned())) {
-            Ok((socket, address)) => self.add(
+        let mut failed = None;
+        match connect(&mut others, &mut failed) {
+            Some((socket, address)) => self.add(
                 attempt,
                 Making {
                     socket,
                     address: Some(address),
                     others,
+                    failed,
                     preamble,
                     stage: Stage::Connecting,
                     proof,
@@ -154,7 +158,10 @@ impl Greeter {
                     watched: EventFlags::OUT,
                 },
             ),
-            Err(failed) => self.failed.push((attempt, failed)),
+            None => {
+                let failed = failed.unwrap_or_else(|| Failed::Unreachable("no address is known".to_owned()));
+                self.failed.push((attempt, failed));
+            }
         }
         attempt
     }
@@ -174,6 +181,7 @@ impl Greeter {
                 socket,
                 address: None,
                 others: VecDeque::new(),
+                failed: None,
                 preamble,
                 stage: Stage::Proof,
                 proof,
@@ -279,8 +287,9 @@ impl Greeter {
         ) {
             return Some(Outcome::Failed(failed));
         }
-        match connect(&mut making.others, failed) {
-            Ok((socket, address)) => {
+        note(&mut making.failed, failed);
+        match connect(&mut making.others, &mut making.failed) {
+            Some((socket, address)) => {
                 let until_ns = now_ns.saturating_add(making.connect_ns);
                 let address = Some(address);
                 self.add(
@@ -295,20 +304,27 @@ impl Greeter {
                 );
                 None
             }
-            Err(failed) => Some(Outcome::Failed(failed)),
+            None => making.failed.map(Outcome::Failed),
         }
     }
 }
 
 /// Begin with the next address that can be begun with.
-fn connect(addresses: &mut VecDeque<Address>, mut failed: Failed) -> Result<(OwnedFd, Address), Failed> {
+fn connect(addresses: &mut VecDeque<Address>, failed: &mut Option<Failed>) -> Option<(OwnedFd, Address)> {
     while let Some(address) = addresses.pop_front() {
         match address.dial() {
-            Ok(socket) => return Ok((socket, address)),
-            Err(error) => failed = unreachable(&address, &error.into()),
+            Ok(socket) => return Some((socket, address)),
+            Err(error) => note(failed, unreachable(&address, &error.into())),
         }
     }
-    Err(failed)
+    None
+}
+
+/// That nobody listens at one address of a host says nothing while another may only be cut off.
+fn note(known: &mut Option<Failed>, failed: Failed) {
+    if matches!(known, None | Some(Failed::Closed(_))) {
+        *known = Some(failed);
+    }
 }
 
 fn unreachable(address: &Address, error: &io::Error) -> Failed {
