@@ -116,7 +116,8 @@ class Attaching:
         return next((rank for rank, one in self._record.numbers.items() if one == number), None)
 
     def _joined(self, candidate: Candidate, number: int, details: dict[str, Any]) -> None:
-        if self._over:
+        was_refused = not self._waits and self._candidates.index(candidate) in self._record.refused
+        if self._over or was_refused:
             self._runtime.control.detach(number)
             return
         candidate.host = details["host"], details["name"]

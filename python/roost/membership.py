@@ -177,10 +177,13 @@ class Members:
     def _on_connected(self, proc: int, incarnation: int, fd: int, slot: int | None) -> None:
         self._runtime.node.adopt(proc, incarnation, fd, slot)
 
-    def _on_connect_failed(self, proc: int, reason: str) -> None:
-        self.session_lost(proc, reason)
-
     def session_lost(self, proc: int, reason: str) -> None:
+        """The connection to a proc cannot go on, as this process has seen: its other end waits no longer than this one."""
+        if proc not in self.gone:
+            self._runtime.control.connect_lost(proc, f"has given up its data lane: {reason}")
+        self._on_connect_failed(proc, reason)
+
+    def _on_connect_failed(self, proc: int, reason: str) -> None:
         """Nothing that was sent to this proc is answered any more; it may be asked for anew."""
         runtime = self._runtime
         ended = self.gone.get(proc)

@@ -64,6 +64,14 @@ pub struct Claim {
     pub fenced: bool,
 }
 
+impl Claim {
+    /// Whether it is the first of a session with this host, and all that the host needs comes with it.
+    pub fn can_begin(&self, host: HostId) -> bool {
+        let begin = self.begin.as_ref();
+        begin.is_some_and(|begin| begin.credentials.is_some()) && self.session == host.get() && !self.fenced
+    }
+}
+
 /// What a host needs to work for a job.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Begin {

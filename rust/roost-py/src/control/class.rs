@@ -135,6 +135,12 @@ impl Control {
         })
     }
 
+    /// The data lane to this proc is of no use any more: who waits at its other end is told so, and it may be asked for anew.
+    fn connect_lost(&self, proc: u64, reason: String) -> PyResult<()> {
+        let proc = proc_id(proc)?;
+        self.say(ToAgent::ConnectLost { proc, reason })
+    }
+
     /// The data lane to this proc of another host has broken.
     fn redial(&self, proc: u64) -> PyResult<()> {
         self.check_process()?;

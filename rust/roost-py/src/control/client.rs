@@ -219,7 +219,6 @@ impl Client {
     /// Go on with the connections to other hosts.
     fn far_lanes(&mut self) {
         let Some(far) = &mut self.far else { return };
-        let mut greeted = 0;
         for news in far.turn(now_ns()) {
             match news {
                 LaneNews::Ready(ready) => self.door.push_lane(*ready),
@@ -228,11 +227,8 @@ impl Client {
                     self.lane_lost(proc, reason, told);
                 }
                 LaneNews::Warning(text) => self.door.push(ToClient::Warning { text }, None),
-                LaneNews::Greeted => greeted += 1,
+                LaneNews::Greeted => self.send(&ToAgent::Greeted, None),
             }
-        }
-        for _ in 0..greeted {
-            self.send(&ToAgent::Greeted, None);
         }
     }
 
@@ -264,7 +260,13 @@ impl Client {
             ) => {
                 let addresses = addresses.iter().filter_map(|text| text.parse().ok()).collect();
                 let way = (host, addresses);
-                far?.dial(now_ns(), proc, (incarnation, slot, session), way);
+                match far {
+                    Some(far) => far.dial(now_ns(), proc, (incarnation, slot, session), way),
+                    None => {
+                        let reason = "connections to other hosts cannot be made here".to_owned();
+                        self.lane_lost(proc, reason, "cannot make connections to other hosts".to_owned());
+                    }
+                }
             }
             (
                 ToClient::Expect {
@@ -275,12 +277,14 @@ impl Client {
                 },
                 _,
             ) => far?.expect(proc, incarnation, slot, session),
-            (ToClient::Incoming { preamble }, Some(socket)) => {
-                let preamble = preamble.as_ref().try_into().ok()?;
-                far?.incoming(now_ns(), socket, preamble);
+            (ToClient::Incoming { preamble }, socket) => {
+                let preamble = preamble.as_ref().try_into().ok();
+                match (far, preamble, socket) {
+                    (Some(far), Some(preamble), Some(socket)) => far.incoming(now_ns(), socket, preamble),
+                    // Whoever called tries again, and the agent counts it no more.
+                    _ => self.send(&ToAgent::Greeted, None),
+                }
             }
-            // Whoever called tries again.
-            (ToClient::Incoming { .. }, None) => {}
             (ToClient::Clock { offset_ns }, _) => self.door.push(What::Clock { offset_ns }, None),
             (message, descriptor) => {
                 if let (ToClient::Member(member), Some(far)) = (&message, far)

@@ -400,8 +400,9 @@ impl Host {
     }
 
     fn close(&mut self, until_ns: u64) {
-        match &self.brain {
-            Brain::Root(_) => {
+        match &mut self.brain {
+            Brain::Root(root) => {
+                root.let_go_all("its job has ended");
                 self.close_until_ns = Some(until_ns);
                 self.inputs.push_back(Input::Close);
             }

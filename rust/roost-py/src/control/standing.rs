@@ -123,11 +123,18 @@ impl Standing {
             {
                 return Ok(None);
             }
+            let mut wanted: Option<Claimed> = None;
             for call in self.station.turn(now_ns()) {
                 match call {
-                    Call::Claim(claimed) if claimed.claim.begin.is_some() && !claimed.claim.fenced => {
-                        return Ok(Some(*claimed));
-                    }
+                    // One that was begun with a former life of this agent is none of this one's.
+                    Call::Claim(claimed) if claimed.claim.can_begin(host) => match &wanted {
+                        Some(first) if first.claim.job != claimed.claim.job => {
+                            let job = first.claim.job;
+                            claimed.refuse(&Verdict::Busy { job });
+                        }
+                        // The later of two of one root's: the connection of the first has broken.
+                        _ => wanted = Some(*claimed),
+                    },
                     Call::Claim(claimed) => {
                         let reason = "the host does not work for this job any more".to_owned();
                         claimed.refuse(&Verdict::Ended { reason });
@@ -135,6 +142,9 @@ impl Standing {
                     Call::Lane(lane) => self.station.answer(&lane.socket, Some(Refusal::OtherJob)),
                     Call::Failed(text) => self.warn(text),
                 }
+            }
+            if wanted.is_some() {
+                return Ok(wanted);
             }
             let timeout = self.station.next_wakeup_ns().map(remaining);
             match epoll::wait(
@@ -150,12 +160,7 @@ impl Standing {
 
     /// Work for a job, until it has ended here. Gives whether the agent ends too.
     fn work(mut self, claimed: Claimed) -> (Self, bool) {
-        let Some(begin) = claimed
-            .claim
-            .begin
-            .clone()
-            .filter(|begin| begin.credentials.is_some())
-        else {
+        let Some(begin) = claimed.claim.begin.clone() else {
             return (self, false);
         };
         let job = claimed.claim.job;

@@ -74,6 +74,13 @@ impl Root {
         self.agent.is_empty() && self.remotes.as_ref().is_none_or(Remotes::is_empty)
     }
 
+    /// No host is wanted any more. Its procs are ended by the agent, and what is left there when their time is over by the host.
+    pub(super) fn let_go_all(&mut self, reason: &str) {
+        if let Some(remotes) = &mut self.remotes {
+            remotes.detach_all(reason);
+        }
+    }
+
     fn remotes(&mut self, set: &OwnedFd) -> Result<&mut Remotes, String> {
         if self.remotes.is_none() {
             let remotes = Remotes::new(self.terms.clone()).map_err(|error| error.to_string())?;
@@ -218,6 +225,13 @@ impl Host {
             && let Some(count) = leaf.unproved.get_mut(from)
         {
             *count = count.saturating_sub(1);
+        }
+    }
+
+    /// A process has ended: whoever was proving itself to it calls the next, or nobody.
+    pub(super) fn forget_unproved(&mut self, id: ProcId) {
+        if let Brain::Leaf(leaf) = &mut self.brain {
+            leaf.unproved.remove(&id);
         }
     }
 

@@ -350,6 +350,7 @@ impl Host {
     pub(super) fn drop_running(&mut self, id: ProcId) -> Option<Running> {
         let running = self.running.remove(&id)?;
         self.forget(&running.sources);
+        self.forget_unproved(id);
         Some(running)
     }
 }

@@ -189,18 +189,19 @@ impl FarLanes {
 
     /// Somebody has called this process; its preamble was answered.
     pub(crate) fn incoming(&mut self, now_ns: u64, socket: OwnedFd, preamble: [u8; Hello::BYTES]) {
-        let Ok(hello) = Hello::decode(&preamble, &self.own) else {
-            return;
-        };
-        match self.trust.as_ref().map(|trust| trust.accept(&preamble)) {
-            Some(Ok(proof)) => {
+        let hello = Hello::decode(&preamble, &self.own);
+        match (hello, self.trust.as_ref().map(|trust| trust.accept(&preamble))) {
+            (Ok(hello), Some(Ok(proof))) => {
                 let attempt = self.greeter.accept(now_ns, socket, preamble, proof);
                 self.called.insert(attempt, hello);
+                return;
             }
-            Some(Err(error)) => self.news.push(News::Warning(error.to_string())),
+            (Ok(_), Some(Err(error))) => self.news.push(News::Warning(error.to_string())),
             // Only who knows this process from the root calls it, and the root gives it its credentials first.
-            None => {}
+            (_, None) | (Err(_), _) => {}
         }
+        // The agent counts those that are not proved, and this one will never be.
+        self.news.push(News::Greeted);
     }
 
     /// The connection to this proc has broken.

@@ -252,6 +252,20 @@ impl Remotes {
         }
     }
 
+    /// Let all hosts end their work for this job, but those that have been asked to already.
+    pub(crate) fn detach_all(&mut self, reason: &str) {
+        let is_ending = |remote: &Remote| remote.joined.as_ref().is_some_and(|joined| joined.ending);
+        let numbers: Vec<u64> = self
+            .all
+            .iter()
+            .filter(|(_, remote)| !is_ending(remote))
+            .map(|(&number, _)| number)
+            .collect();
+        for number in numbers {
+            self.detach(number, reason, false);
+        }
+    }
+
     /// Have it done on a host.
     pub(crate) fn send(&mut self, host: HostId, output: Output) {
         let Some(&number) = self.by_host.get(&host) else {

@@ -34,6 +34,9 @@ const PROVEN_MAX: usize = 16;
 /// Addresses whose failures are remembered.
 const ADDRESSES_MAX: usize = 1_024;
 
+/// Connections taken at once: who calls faster than they are refused must not hold up everything else.
+const TAKEN_MAX: usize = 256;
+
 /// Without descriptors the listener rests.
 const REST_NS: u64 = 100_000_000;
 
@@ -213,7 +216,7 @@ impl Station {
     }
 
     fn take(&mut self, now_ns: u64, calls: &mut Vec<Call>) {
-        loop {
+        for _ in 0..TAKEN_MAX {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match acceptfrom_with(&self.listener, flags) {
                 Ok((socket, from)) => {

@@ -8,8 +8,9 @@ use roost_core::id::{HostId, JobId};
 use roost_core::limits::BEAT_NS;
 use roost_core::trunk::pulse::RootClock;
 use roost_core::trunk::{Begin, Claim, FromHost, ToHost, Verdict};
+use rustix::event::{PollFd, PollFlags, poll};
 
-use super::super::clock::lease_ns;
+use super::super::clock::{lease_ns, now_ns, remaining};
 use super::address::Address;
 use super::line::{Cut, Line};
 use super::station::Claimed;
@@ -75,7 +76,9 @@ impl Uplink {
             claimed.refuse(&Verdict::Busy { job: self.job });
             return None;
         }
-        if claim.session != self.session || claim.connection <= self.connection {
+        // A root that has heard nothing of our first verdict begins anew.
+        let begins_again = claim.begin.is_some() && self.line.trunk.session().received() == 0;
+        if claim.session != self.session || (claim.connection <= self.connection && !begins_again) {
             claimed.refuse(&Verdict::Ended {
                 reason: "this connection is older than the one in use".to_owned(),
             });
@@ -152,6 +155,29 @@ impl Uplink {
         if self.line.flush().is_err() {
             // The root calls again, or the lease ends.
             self.line.disconnect();
+        }
+    }
+
+    /// Write all that there is to say, and wait until the root has heard it and closes the connection, until then at most.
+    pub(crate) fn finish(&mut self, until_ns: u64) {
+        while now_ns() < until_ns {
+            self.flush();
+            // What the root wants comes too late.
+            let mut words = Vec::new();
+            self.hear(now_ns(), &mut words);
+            if words.iter().any(|word| matches!(word, Word::Over(_))) {
+                return;
+            }
+            self.flush();
+            let Some(socket) = self.line.socket() else { return };
+            let room = if self.line.blocked {
+                PollFlags::OUT
+            } else {
+                PollFlags::empty()
+            };
+            let mut set = [PollFd::new(&socket, PollFlags::IN | room)];
+            // Whatever comes of it, the next turn sees.
+            let _ = poll(&mut set, Some(&remaining(until_ns)));
         }
     }
 

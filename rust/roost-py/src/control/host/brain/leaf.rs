@@ -13,6 +13,9 @@ use crate::control::host::REMOTES;
 use crate::control::host::launch::Network;
 use crate::control::net::{Call, CalledLane, Claimed, Word};
 
+/// How long the root may take to read the last that is said to it: what procs have printed may be much.
+const GOODBYE_NS: u64 = 2_000_000_000;
+
 impl Host {
     /// Have epoll watch the trunk's connection, which may be another than before.
     pub(in crate::control::host) fn watch_uplink(&mut self) {
@@ -149,9 +152,18 @@ impl Host {
             .as_ref()
             .map(|(reason, _)| reason.clone())
             .unwrap_or_default();
+        let until_ns = now_ns() + GOODBYE_NS;
         if let Brain::Leaf(leaf) = &mut self.brain {
+            while let Some((is_error, label, lines, count)) = self.log.take() {
+                leaf.uplink.send(&FromHost::Printed {
+                    is_error,
+                    label,
+                    lines,
+                    count,
+                });
+            }
             leaf.uplink.send(&FromHost::Ended { reason });
-            leaf.uplink.flush();
+            leaf.uplink.finish(until_ns);
         }
     }
 }

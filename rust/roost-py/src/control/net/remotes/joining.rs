@@ -54,6 +54,8 @@ impl Remotes {
             match (&remote.joined, why) {
                 (None, why) => self.refused(number, why, reason),
                 (Some(_), Why::Unreachable) => self.again(now_ns, number, 0),
+                // It has ended its work, as it was asked to, and we could not hear of it.
+                (Some(joined), _) if joined.ending => self.ended(number, reason),
                 // It is there, and does not know us any more.
                 (Some(_), _) => self.lose(number, &reason),
             }
