@@ -450,6 +450,12 @@ impl Remotes {
 }
 
 impl Remote {
+    /// Whether it was given up, and may not know that yet.
+    fn is_fenced(&self) -> bool {
+        let joined = self.joined.as_ref();
+        joined.is_some_and(|joined| joined.fenced_until_ns.is_some())
+    }
+
     /// Which host it is, as far as that has been said.
     fn host(&self) -> Option<HostId> {
         match (&self.joined, &self.state) {

@@ -152,7 +152,12 @@ impl Remotes {
         let same =
             |(number, remote): (&u64, &Remote)| (remote.host() == Some(greeting.host)).then_some(*number);
         if let Some(other) = self.all.iter().filter_map(same).find(|other| *other != number) {
-            let addresses = self.all.get(&other).map(Remote::addresses).unwrap_or_default();
+            let other = self.all.get(&other);
+            if other.is_some_and(Remote::is_fenced) {
+                let text = "it was given up, and still ends what it had of this job; it is free again when that is done";
+                return Err((Why::Busy, text.to_owned()));
+            }
+            let addresses = other.map(Remote::addresses).unwrap_or_default();
             return Err((
                 Why::Doubled,
                 format!("this program has that host already, by way of {addresses}"),
