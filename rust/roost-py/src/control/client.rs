@@ -260,12 +260,11 @@ impl Client {
             ) => {
                 let addresses = addresses.iter().filter_map(|text| text.parse().ok()).collect();
                 let way = (host, addresses);
-                match far {
-                    Some(far) => far.dial(now_ns(), proc, (incarnation, slot, session), way),
-                    None => {
-                        let reason = "connections to other hosts cannot be made here".to_owned();
-                        self.lane_lost(proc, reason, "cannot make connections to other hosts".to_owned());
-                    }
+                if let Some(far) = far {
+                    far.dial(now_ns(), proc, (incarnation, slot, session), way);
+                } else {
+                    let reason = "connections to other hosts cannot be made here".to_owned();
+                    self.lane_lost(proc, reason, "cannot make connections to other hosts".to_owned());
                 }
             }
             (

@@ -142,26 +142,23 @@ impl Greeter {
         let attempt = self.number();
         let mut others: VecDeque<Address> = addresses.into_iter().collect();
         let mut failed = None;
-        match connect(&mut others, &mut failed) {
-            Some((socket, address)) => self.add(
-                attempt,
-                Making {
-                    socket,
-                    address: Some(address),
-                    others,
-                    failed,
-                    preamble,
-                    stage: Stage::Connecting,
-                    proof,
-                    connect_ns,
-                    until_ns: now_ns.saturating_add(connect_ns),
-                    watched: EventFlags::OUT,
-                },
-            ),
-            None => {
-                let failed = failed.unwrap_or_else(|| Failed::Unreachable("no address is known".to_owned()));
-                self.failed.push((attempt, failed));
-            }
+        if let Some((socket, address)) = connect(&mut others, &mut failed) {
+            let making = Making {
+                socket,
+                address: Some(address),
+                others,
+                failed,
+                preamble,
+                stage: Stage::Connecting,
+                proof,
+                connect_ns,
+                until_ns: now_ns.saturating_add(connect_ns),
+                watched: EventFlags::OUT,
+            };
+            self.add(attempt, making);
+        } else {
+            let failed = failed.unwrap_or_else(|| Failed::Unreachable("no address is known".to_owned()));
+            self.failed.push((attempt, failed));
         }
         attempt
     }
