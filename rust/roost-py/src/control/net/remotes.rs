@@ -248,6 +248,8 @@ impl Remotes {
                 self.flush(number);
             }
             Some(_) => {}
+            // It may work for us already: once it has said so, it is let go as one that joined.
+            None if matches!(remote.state, State::Claiming { .. }) => {}
             None => self.forget(number),
         }
     }
