@@ -129,8 +129,6 @@ pub(super) struct Host {
     halted_look_ns: u64,
     /// Why the work for this job ends, and whether the agent ends with it; only in another host's agent.
     ending: Option<(String, bool)>,
-    /// There is more to do for other hosts, which no descriptor tells of.
-    network_again: bool,
 }
 
 /// What the agent needs of the system before anything else.
@@ -199,7 +197,6 @@ impl Host {
             retry_at_ns: None,
             halted_look_ns: 0,
             ending: None,
-            network_again: false,
         }
     }
 

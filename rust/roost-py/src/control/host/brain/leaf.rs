@@ -103,7 +103,11 @@ impl Host {
         if let Some(word) = leaf.uplink.claimed(claimed) {
             self.word(word);
         }
-        self.network_again = true;
+        // What came behind the claim is here already, and no socket tells of it.
+        let Brain::Leaf(leaf) = &mut self.brain else { return };
+        for word in leaf.uplink.turn(now_ns()) {
+            self.word(word);
+        }
     }
 
     /// Somebody calls a proc.
