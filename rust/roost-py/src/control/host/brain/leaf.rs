@@ -104,7 +104,9 @@ impl Host {
             self.word(word);
         }
         // What came behind the claim is here already, and no socket tells of it.
-        let Brain::Leaf(leaf) = &mut self.brain else { return };
+        let Brain::Leaf(leaf) = &mut self.brain else {
+            return;
+        };
         for word in leaf.uplink.turn(now_ns()) {
             self.word(word);
         }
