@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from roost.context import handling
-from roost.errors import MeshError, StoppedError
+from roost.errors import MeshError, RoostError, StoppedError
 from roost.failure import Failure
 from roost.stops import death_error
 from roost.unheard import Unheard
@@ -260,7 +260,8 @@ def _is_own_stop(error: BaseException) -> bool:
 
 def failures_in(error: BaseException) -> Iterator[Failure]:
     """The deaths that an error tells of."""
-    failure = getattr(error, "failure", None)
+    # Of a user's own exception nothing is asked: what it does with names that it does not know is its own affair.
+    failure = getattr(error, "failure", None) if isinstance(error, RoostError) else None
     if isinstance(failure, Failure):
         yield failure
     if isinstance(error, BaseExceptionGroup):
