@@ -305,12 +305,15 @@ impl Control {
                 if *last != *plan {
                     last = Bytes::from(&*plan);
                 }
-                Ok(Command::Message(ToAgent::RecordActor {
-                    procs,
-                    mesh,
-                    start: last.clone(),
-                    rest: Bytes::from(&*rest),
-                }))
+                Ok(Command::Message(
+                    ToAgent::RecordActor {
+                        procs,
+                        mesh,
+                        start: last.clone(),
+                        rest: Bytes::from(&*rest),
+                    },
+                    false,
+                ))
             };
         let commands = records.into_iter().map(record).collect::<PyResult<Vec<_>>>()?;
         self.shared.commands(&self.ends, commands).map_err(|_| full())
@@ -401,7 +404,7 @@ impl Control {
             segment: segment_id,
             size_bytes: size,
         };
-        self.command(Command::WithDescriptor(message))
+        self.command(Command::Message(message, true))
     }
 
     /// Answer "segment".
@@ -491,7 +494,7 @@ impl Control {
 
     fn say(&self, message: ToAgent) -> PyResult<()> {
         self.check_process()?;
-        self.command(Command::Message(message))
+        self.command(Command::Message(message, false))
     }
 
     fn command(&self, command: Command) -> PyResult<()> {

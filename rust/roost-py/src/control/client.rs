@@ -17,10 +17,10 @@ use rustix::process::{Pid, Signal, getpgrp, kill_process, kill_process_group};
 
 use super::clock::{now_ns, remaining};
 use super::descendants::{self, Target};
-use super::door::{Door, Order};
+use super::door::Door;
 use super::lane::{Arrived, Lane, LaneError};
 use super::net::{FarLanes, LaneNews};
-use super::shared::What;
+use super::shared::{Command, What};
 use super::socket::{Blocked, IN_FLIGHT_RETRY_NS, room};
 use super::stall::Stall;
 use crate::node::Board;
@@ -358,28 +358,28 @@ impl Client {
     }
 
     fn commands(&mut self) -> Option<End> {
-        for (order, descriptor) in self.door.commands() {
-            match order {
-                Order::Message(message) => {
+        for (command, descriptor) in self.door.commands() {
+            match command {
+                Command::Message(message, _) => {
                     self.send(&message, descriptor);
                     if matches!(message, ToAgent::Up) {
                         self.door.up_told();
                     }
                 }
-                Order::Watch { after_ns, signal } => {
+                Command::Watch { after_ns, signal } => {
                     if let Some(stacks) = self.stacks.take() {
                         self.stall = Some(Stall::new(after_ns, signal, stacks));
                     }
                 }
-                Order::Show(board) => self.board = Some(board),
-                Order::Redial(proc) => {
+                Command::Show(board) => self.board = Some(board),
+                Command::Redial(proc) => {
                     if let Some(far) = &mut self.far {
                         far.redial(now_ns(), proc);
                     }
                 }
                 // Only the driver has hosts.
-                Order::Attach { .. } | Order::Detach { .. } => {}
-                Order::Close { .. } => return Some(End::Closed),
+                Command::Attach { .. } | Command::Detach { .. } => {}
+                Command::Close { .. } => return Some(End::Closed),
             }
         }
         None

@@ -4,13 +4,9 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use roost_core::control::ToAgent;
-use roost_core::id::ProcId;
-
-use super::net::{Ready, Wanted};
+use super::net::Ready;
 use super::shared::{Command, Ends, FarEnd, Notice, Shared, What};
 use super::socket::{self, Blocked};
-use crate::node::Board;
 
 #[derive(Debug)]
 pub(super) struct Door {
@@ -111,32 +107,13 @@ impl Door {
     }
 
     /// What Python wants, with the descriptors that it gave.
-    pub(super) fn commands(&mut self) -> Vec<(Order, Option<OwnedFd>)> {
+    pub(super) fn commands(&mut self) -> Vec<(Command, Option<OwnedFd>)> {
         let commands = self.shared.take_commands(&self.ends);
-        commands
-            .into_iter()
-            .map(|command| match command {
-                Command::Message(message) => (Order::Message(message), None),
-                Command::WithDescriptor(message) => (Order::Message(message), self.take_descriptor()),
-                Command::Watch { after_ns, signal } => (Order::Watch { after_ns, signal }, None),
-                Command::Show(board) => (Order::Show(board), None),
-                Command::Redial(proc) => (Order::Redial(proc), None),
-                Command::Attach { number, wanted } => (Order::Attach { number, wanted }, None),
-                Command::Detach {
-                    number,
-                    reason,
-                    shutdown,
-                } => (
-                    Order::Detach {
-                        number,
-                        reason,
-                        shutdown,
-                    },
-                    None,
-                ),
-                Command::Close { until_ns } => (Order::Close { until_ns }, None),
-            })
-            .collect()
+        let with_descriptor = |command| match command {
+            Command::Message(_, true) => (command, self.take_descriptor()),
+            command => (command, None),
+        };
+        commands.into_iter().map(with_descriptor).collect()
     }
 
     fn take_descriptor(&self) -> Option<OwnedFd> {
@@ -165,28 +142,4 @@ impl Door {
     pub(super) fn close(&self) {
         self.shared.end();
     }
-}
-
-/// What Python wants.
-#[derive(Debug)]
-pub(super) enum Order {
-    Message(ToAgent),
-    Watch {
-        after_ns: u64,
-        signal: i32,
-    },
-    Show(Board),
-    Redial(ProcId),
-    Attach {
-        number: u64,
-        wanted: Box<Wanted>,
-    },
-    Detach {
-        number: u64,
-        reason: String,
-        shutdown: bool,
-    },
-    Close {
-        until_ns: u64,
-    },
 }

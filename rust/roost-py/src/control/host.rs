@@ -46,10 +46,11 @@ use self::sweeper::Sweeper;
 use self::templates::TemplateProcess;
 use self::watch::{Closing, Unreaped};
 use super::clock::{now_ns, remaining};
-use super::door::{Door, Order};
+use super::door::Door;
 use super::log::Log;
 use super::net::{Claimed, Station, Terms, Uplink};
 use super::procfs;
+use super::shared::Command;
 
 /// What Python sets.
 #[derive(Debug, Clone)]
@@ -372,9 +373,9 @@ impl Host {
     }
 
     fn commands(&mut self) {
-        for (order, descriptor) in self.door.commands() {
-            match order {
-                Order::Message(message) => {
+        for (command, descriptor) in self.door.commands() {
+            match command {
+                Command::Message(message, _) => {
                     let descriptor = descriptor.map(|descriptor| self.keep(descriptor));
                     self.inputs.push_back(Input::Message {
                         from: self.config.driver,
@@ -383,15 +384,15 @@ impl Host {
                     });
                 }
                 // The driver is nobody's proc: whoever asks it something sees by itself that it does not answer.
-                Order::Watch { .. } | Order::Show(_) => {}
-                Order::Redial(proc) => self.redial(proc),
-                Order::Attach { number, wanted } => self.attach(number, *wanted),
-                Order::Detach {
+                Command::Watch { .. } | Command::Show(_) => {}
+                Command::Redial(proc) => self.redial(proc),
+                Command::Attach { number, wanted } => self.attach(number, *wanted),
+                Command::Detach {
                     number,
                     reason,
                     shutdown,
                 } => self.detach(number, &reason, shutdown),
-                Order::Close { until_ns } => self.close(until_ns),
+                Command::Close { until_ns } => self.close(until_ns),
             }
         }
     }

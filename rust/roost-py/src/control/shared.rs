@@ -22,23 +22,16 @@ const COMMANDS_MAX: usize = 1 << 16;
 /// From Python to the control thread.
 #[derive(Debug)]
 pub(super) enum Command {
-    Message(ToAgent),
-    /// Its descriptor lies in the hand-over socket.
-    WithDescriptor(ToAgent),
+    /// For the agent, and whether its descriptor lies in the hand-over socket.
+    Message(ToAgent, HasDescriptor),
     /// Tell the agent when Python's loop has not moved for this long; the signal has Python write down its stack.
-    Watch {
-        after_ns: u64,
-        signal: i32,
-    },
+    Watch { after_ns: u64, signal: i32 },
     /// Where the actors of this process are to be seen.
     Show(Board),
     /// A data lane to another host has broken.
     Redial(ProcId),
     /// Call a host.
-    Attach {
-        number: u64,
-        wanted: Box<Wanted>,
-    },
+    Attach { number: u64, wanted: Box<Wanted> },
     /// Let a host end its work for this job.
     Detach {
         number: u64,
@@ -46,17 +39,17 @@ pub(super) enum Command {
         shutdown: bool,
     },
     /// End everything, until then at the latest.
-    Close {
-        until_ns: u64,
-    },
+    Close { until_ns: u64 },
 }
+
+/// Whether a descriptor lies in the hand-over socket for what is said.
+pub(super) type HasDescriptor = bool;
 
 /// From the control thread to Python.
 #[derive(Debug)]
 pub(super) struct Notice {
     pub(super) what: What,
-    /// Its descriptor lies in the hand-over socket.
-    pub(super) has_descriptor: bool,
+    pub(super) has_descriptor: HasDescriptor,
 }
 
 /// What Python is told.

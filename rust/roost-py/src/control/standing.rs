@@ -13,10 +13,10 @@ use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::clock::{now_ns, remaining};
-use super::door::{Door as PythonDoor, Order};
+use super::door::Door as PythonDoor;
 use super::host::{Config, Host};
 use super::net::{Address, Call, Claimed, Station};
-use super::shared::{StationNews, What};
+use super::shared::{Command, StationNews, What};
 
 /// What Python sets.
 #[derive(Debug)]
@@ -119,7 +119,7 @@ impl Standing {
                 .door
                 .commands()
                 .iter()
-                .any(|(order, _)| matches!(order, Order::Close { .. }))
+                .any(|(command, _)| matches!(command, Command::Close { .. }))
             {
                 return Ok(None);
             }

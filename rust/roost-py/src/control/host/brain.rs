@@ -22,7 +22,8 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::{FAR, Host, REMOTES};
 use crate::control::clock::now_ns;
-use crate::control::net::{FarLanes, LaneNews, Remotes, Station, Terms, Uplink};
+use crate::control::log::Log;
+use crate::control::net::{Address, FarLanes, LaneNews, Remotes, Station, Terms, Uplink};
 
 /// See the module.
 #[derive(Debug)]
@@ -116,6 +117,20 @@ impl Root {
     }
 }
 
+impl Brain {
+    /// Where another host is reached.
+    fn route(&self, host: HostId) -> Vec<Address> {
+        match self {
+            Self::Root(root) => root
+                .remotes
+                .as_ref()
+                .map(|remotes| remotes.route(host))
+                .unwrap_or_default(),
+            Self::Leaf(leaf) => leaf.uplink.route(host),
+        }
+    }
+}
+
 impl Leaf {
     pub(super) fn new(uplink: Uplink, station: Station, credentials: Credentials) -> Self {
         Self {
@@ -124,6 +139,20 @@ impl Leaf {
             credentials,
             watched: None,
             unproved: HashMap::new(),
+        }
+    }
+
+    /// Have the root print what procs have printed, while less than this waits for it.
+    fn tell_printed(&mut self, log: &Log, held_bytes_max: usize) {
+        while self.uplink.held_bytes() < held_bytes_max
+            && let Some((is_error, label, lines, count)) = log.take()
+        {
+            self.uplink.send(&FromHost::Printed {
+                is_error,
+                label,
+                lines,
+                count,
+            });
         }
     }
 }
@@ -235,8 +264,6 @@ impl Host {
         }
     }
 
-    // Each turn ---------------------------------------------------------------------------------------------------
-
     /// Go on with connections to other hosts.
     pub(super) fn network(&mut self) {
         match &mut self.brain {
@@ -292,16 +319,7 @@ impl Host {
                 }
             }
             Brain::Leaf(leaf) => {
-                while leaf.uplink.held_bytes() < PRINTED_BYTES_MAX
-                    && let Some((is_error, label, lines, count)) = self.log.take()
-                {
-                    leaf.uplink.send(&FromHost::Printed {
-                        is_error,
-                        label,
-                        lines,
-                        count,
-                    });
-                }
+                leaf.tell_printed(&self.log, PRINTED_BYTES_MAX);
                 leaf.uplink.flush();
                 self.watch_uplink();
             }
@@ -333,8 +351,6 @@ impl Host {
             }
         }
     }
-
-    // The leaf's side ---------------------------------------------------------------------------------------------
 }
 
 /// What a proc says to the agent of its own host alone.

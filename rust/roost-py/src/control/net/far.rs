@@ -9,12 +9,8 @@ use roost_core::trust::{Credentials, Trust, TrustError};
 use roost_core::wire::Hello;
 
 use super::address::Address;
-use super::greeter::{Attempt, Failed, Greeter, Outcome, RECONNECT_NS};
+use super::greeter::{Attempt, Failed, Greeter, Outcome, RECONNECT_NS, retry_pause_ns};
 use super::stream::Stream;
-
-/// Between attempts: RELIABILITY's D2.
-const RETRY_FIRST_NS: u64 = 50_000_000;
-const RETRY_MAX_NS: u64 = 1_000_000_000;
 
 /// A peer that the root sees and that is not reached from here for so long is given up by this process.
 const UNREACHABLE_NS: u64 = 30_000_000_000;
@@ -57,6 +53,20 @@ struct Peer {
     slot: Option<u32>,
     session: u64,
     way: Way,
+}
+
+impl Peer {
+    fn ready(&self, proc: ProcId, stream: Stream, connection: u64) -> News {
+        News::Ready(Box::new(Ready {
+            proc,
+            incarnation: self.incarnation,
+            slot: self.slot,
+            stream,
+            session: self.session,
+            connection,
+            dials: matches!(self.way, Way::Dials { .. }),
+        }))
+    }
 }
 
 #[derive(Debug)]
@@ -346,16 +356,8 @@ impl FarLanes {
         match outcome {
             Outcome::Made(stream, _) => {
                 *tries = 0;
-                let ready = Ready {
-                    proc,
-                    incarnation: peer.incarnation,
-                    slot: peer.slot,
-                    stream,
-                    session: peer.session,
-                    connection: *connections,
-                    dials: true,
-                };
-                self.news.push(News::Ready(Box::new(ready)));
+                let connection = *connections;
+                self.news.push(peer.ready(proc, stream, connection));
             }
             Outcome::Failed(failed) => {
                 // Also where no proof was accepted: somebody in between may have changed it, and both are of one job.
@@ -371,7 +373,7 @@ impl FarLanes {
                 } else {
                     *tries + 1
                 };
-                let pause_ns = (RETRY_FIRST_NS << tries.saturating_sub(1).min(5)).min(RETRY_MAX_NS);
+                let pause_ns = retry_pause_ns(tries.saturating_sub(1));
                 self.jitter = self
                     .jitter
                     .wrapping_mul(6_364_136_223_846_793_005)
@@ -385,16 +387,7 @@ impl FarLanes {
     fn arrived(&mut self, hello: Hello, stream: Stream, now_ns: u64) {
         match self.peers.get(&hello.proc) {
             Some(peer) if peer.incarnation == hello.incarnation && matches!(peer.way, Way::Accepts) => {
-                let ready = Ready {
-                    proc: hello.proc,
-                    incarnation: peer.incarnation,
-                    slot: peer.slot,
-                    stream,
-                    session: peer.session,
-                    connection: 0,
-                    dials: false,
-                };
-                self.news.push(News::Ready(Box::new(ready)));
+                self.news.push(peer.ready(hello.proc, stream, 0));
             }
             // The root tells both ends, and the other may have heard first.
             _ if self.early.len() < EARLY_MAX => {

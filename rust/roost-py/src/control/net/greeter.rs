@@ -23,6 +23,13 @@ pub(super) const HANDSHAKE_NS: u64 = 5_000_000_000;
 /// sent again by the next attempt, and long after it by TCP.
 pub(super) const RECONNECT_NS: u64 = 500_000_000;
 
+/// The pause before a host or a proc is called again whose connection was cut, after so many calls in vain.
+pub(super) fn retry_pause_ns(tries: u32) -> u64 {
+    const FIRST_NS: u64 = 50_000_000;
+    const MAX_NS: u64 = 1_000_000_000;
+    (FIRST_NS << tries.min(5)).min(MAX_NS)
+}
+
 /// What an attempt is known by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Attempt(u64);

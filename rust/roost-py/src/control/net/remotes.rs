@@ -28,10 +28,6 @@ use super::turn;
 
 const GREETER: u64 = u64::MAX;
 
-/// Between attempts to reach a host whose connection was cut.
-const RETRY_FIRST_NS: u64 = 50_000_000;
-const RETRY_MAX_NS: u64 = 1_000_000_000;
-
 /// So often a host's system may say that nobody listens, before its agent is taken for dead.
 const CLOSED_TRIES: u32 = 3;
 

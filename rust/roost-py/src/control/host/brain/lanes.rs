@@ -17,30 +17,16 @@ impl Host {
         accept: LaneEnd,
         (accept_host, session): (HostId, u64),
     ) {
-        if dial.proc == self.config.driver && matches!(self.brain, Brain::Root(_)) {
-            let set = &self.epoll;
-            let Brain::Root(root) = &mut self.brain else {
-                return;
-            };
-            let addresses = root
-                .remotes
-                .as_ref()
-                .map(|remotes| remotes.route(accept_host))
-                .unwrap_or_default();
+        let addresses = self.brain.route(accept_host);
+        if dial.proc == self.config.driver
+            && let Brain::Root(root) = &mut self.brain
+        {
             let told = (accept.incarnation, dial.slot, session);
-            match root.far(set) {
+            match root.far(&self.epoll) {
                 Ok(far) => far.dial(now_ns(), accept.proc, told, (accept_host, addresses)),
                 Err(reason) => self.pair_failed(dial, accept, reason),
             }
         } else if self.running.contains_key(&dial.proc) {
-            let addresses = match &self.brain {
-                Brain::Root(root) => root
-                    .remotes
-                    .as_ref()
-                    .map(|remotes| remotes.route(accept_host))
-                    .unwrap_or_default(),
-                Brain::Leaf(leaf) => leaf.uplink.route(accept_host),
-            };
             let addresses = addresses.iter().map(Address::to_string).collect();
             let message = ToClient::Dial {
                 proc: accept.proc,

@@ -160,14 +160,7 @@ impl Host {
             .unwrap_or_default();
         let until_ns = now_ns() + GOODBYE_NS;
         if let Brain::Leaf(leaf) = &mut self.brain {
-            while let Some((is_error, label, lines, count)) = self.log.take() {
-                leaf.uplink.send(&FromHost::Printed {
-                    is_error,
-                    label,
-                    lines,
-                    count,
-                });
-            }
+            leaf.tell_printed(&self.log, usize::MAX);
             leaf.uplink.send(&FromHost::Ended { reason });
             leaf.uplink.finish(until_ns);
         }

@@ -7,9 +7,9 @@ use roost_core::trunk::{FromHost, ToHost};
 use roost_core::wire::Hello;
 use rustix::event::epoll;
 
-use super::super::greeter::{Failed, RECONNECT_NS};
+use super::super::greeter::{Failed, RECONNECT_NS, retry_pause_ns};
 use super::super::line::Cut;
-use super::{CLOSED_TRIES, FENCE_MARGIN_NS, Joined, News, RETRY_FIRST_NS, RETRY_MAX_NS, Remotes, State, Why};
+use super::{CLOSED_TRIES, FENCE_MARGIN_NS, Joined, News, Remotes, State, Why};
 use crate::control::clock::now_ns;
 
 impl Remotes {
@@ -122,7 +122,7 @@ impl Remotes {
         let Some(remote) = self.all.get_mut(&number) else {
             return;
         };
-        let pause_ns = (RETRY_FIRST_NS << tries.min(5)).min(RETRY_MAX_NS);
+        let pause_ns = retry_pause_ns(tries);
         remote.state = State::Cut {
             retry_at_ns: now_ns + pause_ns,
             tries: tries + 1,
