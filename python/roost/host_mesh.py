@@ -135,13 +135,13 @@ class HostMesh(Mesh):
         """The same, and the agents end, too."""
         return self._record().shut_down(self._shape, reason)
 
-    def restart(self, reason: str = "restarted") -> Reply[None]:  # noqa: ARG002 - as of all meshes
+    def restart(self, reason: str = "restarted") -> Reply[None]:
         """Not for hosts: their agents are not this program's.
 
         Raises:
             RuntimeError: always.
         """
-        raise RuntimeError(f"{self._name} are hosts, which nobody restarts from here: attach them anew")
+        self._record().restart_ranks(list(self._shape.ranks()), reason)
 
     def spawn_procs(self, per_host: Mapping[str, int] | None = None, **options: Unpack[_ProcOptions]) -> ProcMesh:
         """Start processes on each of these hosts; returns at once.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from roost.owning import ENDED, OwnedMesh
 from roost.shape import Shape
@@ -172,9 +172,13 @@ class OwnedHosts(OwnedMesh):
                     _logger.warning("%s does not say that it let go of this job", self.rank_name(rank))
                     self.left(rank, f"{reason}; not confirmed, its agent does not answer")
 
-    def restart_ranks(self, ranks: list[int], reason: str) -> None:
-        """Not for hosts: their handle refuses it."""
-        raise NotImplementedError
+    def restart_ranks(self, ranks: list[int], reason: str) -> NoReturn:  # noqa: ARG002 - as of all meshes
+        """Not for hosts: their agents are not this program's.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError(f"{self.name} are hosts, which nobody restarts from here: attach them anew")
 
     def all_unheard(self) -> list[Unheard]:
         """The failures of these hosts, and of procs on them, that need a hearer."""
