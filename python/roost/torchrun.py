@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import importlib
 import os
 import shutil
 import socket
@@ -68,10 +69,8 @@ def _store(timeout: float) -> Any:
     """The job's store: torch's own where it has one, else torchrun's."""
     from datetime import timedelta
 
-    from torch import distributed
-
-    # It has names that its stubs do not export.
-    torch: Any = distributed
+    # By name: it has names that its stubs do not export, and type checkers need no torch.
+    torch: Any = importlib.import_module("torch.distributed")
 
     if torch.is_initialized():
         return torch.PrefixStore(_PREFIX, torch.distributed_c10d._get_default_store())
