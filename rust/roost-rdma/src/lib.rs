@@ -1,3 +1,18 @@
 //! One-sided memory: what one process reads from, or writes into, the memory of another, without that one's Python.
 
+mod engine;
 pub mod error;
+pub mod gpu;
+mod handle;
+mod lane;
+mod plan;
+mod region;
+
+pub use self::engine::{
+    Backend, Completion, Counts, Done, Engine, Notice, Options, Own, Role, Switch, Transfer,
+};
+pub use self::error::Error;
+pub use self::handle::{Handle, Key, NotAHandle, Peer};
+pub use self::lane::Lane;
+pub use self::plan::{Direction, Part, Run};
+pub use self::region::{Keep, Memory};

@@ -1,0 +1,157 @@
+//! What callers and the thread share.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::{Backend, Completion, Counts, Done, Notice, Options, Own, Role, Switch, Transfer};
+use crate::error::Error;
+use crate::handle::{Handle, Peer};
+use crate::lane::Lane;
+use crate::region::{Keep, Memory, Regions};
+
+/// What the thread is asked to do.
+pub(super) enum Command {
+    Submit {
+        transfer: Transfer,
+        token: u64,
+    },
+    Cancel {
+        token: u64,
+    },
+    Begin {
+        region: u64,
+    },
+    End {
+        region: u64,
+        version: u64,
+    },
+    Drop {
+        region: u64,
+        token: u64,
+    },
+    Adopt {
+        peer: Peer,
+        role: Role,
+        link: u64,
+        lanes: Vec<Box<dyn Lane>>,
+    },
+    LinkFailed {
+        peer: Peer,
+        reason: String,
+        is_dead: bool,
+    },
+    PeerLost {
+        peer: Peer,
+        reason: String,
+    },
+}
+
+pub(super) struct Shared {
+    pub(super) own: Own,
+    pub(super) options: Options,
+    pub(super) switch: Arc<dyn Switch>,
+    inbox: Mutex<Vec<Command>>,
+    /// Readable while the inbox has something.
+    inbox_event: OwnedFd,
+    done: Mutex<Vec<Completion>>,
+    done_event: OwnedFd,
+    pub(super) regions: Mutex<Regions>,
+    pub(super) backends: Mutex<HashMap<Peer, Backend>>,
+    pub(super) counts: Mutex<Counts>,
+    pub(super) notices: Mutex<Vec<Notice>>,
+}
+
+impl Shared {
+    pub(super) fn new(own: Own, options: Options, switch: Arc<dyn Switch>) -> io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC.union(EventfdFlags::NONBLOCK);
+        Ok(Self {
+            own,
+            options,
+            switch,
+            inbox: Mutex::default(),
+            inbox_event: eventfd(0, flags)?,
+            done: Mutex::default(),
+            done_event: eventfd(0, flags)?,
+            regions: Mutex::default(),
+            backends: Mutex::default(),
+            counts: Mutex::default(),
+            notices: Mutex::default(),
+        })
+    }
+
+    pub(super) fn register(&self, memory: Memory, keep: Keep) -> Result<Handle, Error> {
+        let Memory::Foreign { bytes: size, .. } = memory;
+        let added = lock(&self.regions).add(memory, keep);
+        let (region, key) = added.map_err(|error| Error::Unavailable(error.to_string()))?;
+        let Own {
+            job,
+            host,
+            peer: owner,
+        } = self.own;
+        Ok(Handle {
+            job,
+            host,
+            owner,
+            region,
+            key,
+            size,
+        })
+    }
+
+    /// The thread hears of it.
+    pub(super) fn command(&self, command: Command) {
+        let mut inbox = lock(&self.inbox);
+        inbox.push(command);
+        if inbox.len() == 1 {
+            raise(&self.inbox_event);
+        }
+    }
+
+    /// What the thread is asked to do now.
+    pub(super) fn commands(&self) -> Vec<Command> {
+        let mut inbox = lock(&self.inbox);
+        lower(&self.inbox_event);
+        std::mem::take(&mut inbox)
+    }
+
+    pub(super) fn inbox(&self) -> BorrowedFd<'_> {
+        self.inbox_event.as_fd()
+    }
+
+    pub(super) fn complete(&self, token: u64, result: Result<Done, Error>, keep: Keep) {
+        let mut done = lock(&self.done);
+        done.push(Completion { token, result, keep });
+        if done.len() == 1 {
+            raise(&self.done_event);
+        }
+    }
+
+    pub(super) fn completions(&self) -> BorrowedFd<'_> {
+        self.done_event.as_fd()
+    }
+
+    pub(super) fn drain(&self) -> Vec<Completion> {
+        let mut done = lock(&self.done);
+        lower(&self.done_event);
+        std::mem::take(&mut done)
+    }
+}
+
+/// A panic elsewhere has been told there; what a lock guards here is whole between two statements.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An event that is readable already may be full; then it is readable all the same.
+fn raise(event: &OwnedFd) {
+    let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
+}
+
+/// An event that is not readable is as it should be.
+fn lower(event: &OwnedFd) {
+    let _ = rustix::io::read(event, &mut [0; 8]);
+}
