@@ -17,6 +17,7 @@ pub fn hello(data: &[u8]) {
         proc: ProcId::new(1).expect("not zero"),
         incarnation: Incarnation(0),
         to: None,
+        link: None,
     };
     match Hello::decode(bytes, &ours) {
         Ok(theirs) => {

@@ -200,5 +200,6 @@ fn ours() -> Hello {
         proc: ProcId::new(1).expect("not zero"),
         incarnation: Incarnation(0),
         to: None,
+        link: None,
     }
 }

@@ -31,6 +31,7 @@ mod death;
 mod event;
 mod hosts;
 mod launch;
+mod linking;
 mod need;
 mod places;
 mod proc;
@@ -48,7 +49,7 @@ mod words;
 use std::collections::{BTreeMap, VecDeque};
 
 use self::connect::Lanes;
-pub use self::event::{Input, LaneEnd, Order, Output, Place, Seen, Signal, Source, Token};
+pub use self::event::{Input, LaneEnd, Life, Order, Output, Place, Seen, Signal, Source, Token};
 use self::hosts::Hosts;
 use self::proc::Phase;
 use self::procs::Procs;
@@ -76,6 +77,8 @@ pub struct Agent {
     ended: VecDeque<ProcId>,
     templates: Templates,
     lanes: Lanes,
+    /// The number of the last link.
+    links: u32,
     outputs: VecDeque<(HostId, Output)>,
     /// Procs spawned so far.
     spawned: u64,
@@ -98,6 +101,7 @@ impl Agent {
             ended: VecDeque::new(),
             templates: Templates::default(),
             lanes: Lanes::default(),
+            links: 0,
             outputs: VecDeque::new(),
             spawned: 0,
             closed: false,
@@ -159,6 +163,7 @@ impl Agent {
                 second,
                 reason,
             } => self.pair_failed(first, second, &reason),
+            Input::LinkFailed { asks, serves, reason } => self.link_failed(asks, serves, &reason),
             Input::HostJoined { host, name } => self.host_joined(host, &name),
             Input::HostLost { host, reason } => self.host_lost(now_ns, host, reason),
             Input::HostLeft { host } => self.host_left(now_ns, host),
@@ -216,6 +221,7 @@ impl Agent {
             ToAgent::Stalled { reason, stack } => self.progress(from, Status::Stalled { reason, stack }),
             ToAgent::Resumed => self.progress(from, Status::Resumed),
             ToAgent::Connect { proc } => self.connect(from, proc),
+            ToAgent::Link { proc, incarnation } => self.link(from, (proc, incarnation)),
             ToAgent::ConnectLost { proc, reason } => self.connect_lost(from, proc, &reason),
             ToAgent::SegmentOffer {
                 to,

@@ -279,6 +279,13 @@ pub enum ToAgent {
         /// The environment that it is started with.
         environ: Environ,
     },
+    /// The sender wants to reach the memory of this life of a proc.
+    Link {
+        /// The proc.
+        proc: ProcId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+    },
 }
 
 /// Where a proc stands, as its host's agent tells it.
@@ -515,6 +522,54 @@ pub enum ToClient {
     Clock {
         /// To be added to the receiver's.
         offset_ns: i64,
+    },
+    /// A link to the memory of a proc of this host, or from one to the receiver's; its descriptor comes with the message.
+    Linked {
+        /// Its number.
+        link: u32,
+        /// The proc at the other end.
+        proc: ProcId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// Whether the receiver asked for it: else it is the receiver's memory that is wanted.
+        asks: bool,
+    },
+    /// There will be no link of those that the receiver asked for.
+    LinkFailed {
+        /// The proc whose memory was wanted.
+        proc: ProcId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// Why.
+        reason: String,
+        /// Whether that incarnation has ended: there will never be one.
+        is_over: bool,
+    },
+    /// Make a link to a proc of another host.
+    DialLink {
+        /// Its number.
+        link: u32,
+        /// The proc at the other end.
+        proc: ProcId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// Whether the receiver asked for it.
+        asks: bool,
+        /// The host of that proc.
+        host: HostId,
+        /// Where that listens, to be tried in order.
+        addresses: Vec<String>,
+    },
+    /// A proc of another host is going to make a link.
+    ExpectLink {
+        /// Its number.
+        link: u32,
+        /// The proc at the other end.
+        proc: ProcId,
+        /// Its incarnation.
+        incarnation: Incarnation,
+        /// Whether the receiver asked for it.
+        asks: bool,
     },
 }
 

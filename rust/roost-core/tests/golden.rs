@@ -74,6 +74,7 @@ fn hello() {
         proc: proc(0x0102_0304_0506_0708),
         incarnation: Incarnation(9),
         to: None,
+        link: None,
     };
     assert_eq!(hex(&hello.encode()), hex(&golden("hello")));
     let bytes: [u8; Hello::BYTES] = golden("hello").try_into().expect("64 bytes");

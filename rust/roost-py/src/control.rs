@@ -15,6 +15,7 @@
 //! | `lane` | control messages over a socket, descriptors beside them; `socket` and `memory` are below it |
 //! | `descendants`, `procfs` | finding and ending what a proc leaves behind |
 //! | `clock` | its time |
+//! | `links` | links to memory, on their way to the engine of one-sided memory |
 //! | `stall` | whether Python's loop moves, and where it is stuck |
 //! | `log` | the output of procs, on its way to the driver's |
 //! | `template` | what the template needs and Python's library does not have |
@@ -32,6 +33,7 @@ mod descendants;
 mod door;
 mod host;
 mod lane;
+mod links;
 mod log;
 mod memory;
 mod net;
@@ -47,6 +49,9 @@ mod template;
 mod tombstone;
 
 use pyo3::prelude::*;
+
+pub(crate) use self::class::Control;
+pub(crate) use self::links::{LinkCaller, LinkNews, LinkReader, no_descriptors};
 
 /// Add what this module publishes.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

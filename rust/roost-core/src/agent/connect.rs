@@ -219,7 +219,7 @@ impl Agent {
         );
     }
 
-    fn incarnation(&self, id: ProcId) -> Incarnation {
+    pub(super) fn incarnation(&self, id: ProcId) -> Incarnation {
         self.procs
             .get(&id)
             .map(|proc| proc.incarnation)

@@ -111,6 +111,15 @@ pub enum Input {
         /// Why.
         reason: String,
     },
+    /// The two ends of a link could not be made.
+    LinkFailed {
+        /// Who asked for it.
+        asks: Life,
+        /// Whose memory was wanted.
+        serves: Life,
+        /// Why.
+        reason: String,
+    },
     /// Procs can be started on this host from now on.
     HostJoined {
         /// The host.
@@ -245,6 +254,9 @@ pub struct LaneEnd {
     pub slot: Option<u32>,
 }
 
+/// One life of a proc.
+pub type Life = (ProcId, Incarnation);
+
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Output {
@@ -290,6 +302,29 @@ pub enum Output {
         accept_host: HostId,
         /// The number of the session that runs over it.
         session: u64,
+    },
+    /// Make a link to the memory of a proc, and hand its ends out, each as [`ToClient::Linked`].
+    Link {
+        /// Its number.
+        link: u32,
+        /// Who asked for it.
+        asks: Life,
+        /// Whose memory is wanted.
+        serves: Life,
+    },
+    /// Make one between procs of two hosts. Both hosts get this, and each tells its proc what it has to do:
+    /// [`ToClient::DialLink`] here, [`ToClient::ExpectLink`] there.
+    FarLink {
+        /// Its number.
+        link: u32,
+        /// Who dials.
+        dial: Life,
+        /// Who is dialled.
+        accept: Life,
+        /// The host of that one.
+        accept_host: HostId,
+        /// Whether who dials asked for it.
+        dialler_asks: bool,
     },
     /// Signal a process.
     Signal {

@@ -132,6 +132,7 @@ impl Agent {
             | Input::Exited { proc, .. }
             | Input::Gone { proc, .. } => has(*proc),
             Input::PairFailed { first, second, .. } => has(*first) || has(*second),
+            Input::LinkFailed { asks, serves, .. } => has(asks.0) || has(serves.0),
             Input::TemplateReady(template)
             | Input::TemplateRefused { template, .. }
             | Input::TemplateFailed { template, .. }

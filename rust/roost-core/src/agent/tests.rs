@@ -3,6 +3,7 @@
 mod deaths;
 mod hosts;
 mod life;
+mod linking;
 mod links;
 mod otp;
 mod schedules;

@@ -108,6 +108,17 @@ pub struct Hello {
     /// Where a host takes connections for its procs: the proc that is called; none for the host itself, and on a
     /// connection that has reached its proc.
     pub to: Option<ProcId>,
+    /// What the connection is for: a link to memory; none for a data lane, or a host.
+    pub link: Option<Stripe>,
+}
+
+/// Which connection of a link to memory it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Stripe {
+    /// The link, from 1, in three bytes.
+    pub link: u32,
+    /// The connection, from 0.
+    pub index: u8,
 }
 
 impl Hello {
@@ -123,6 +134,10 @@ impl Hello {
         put(&mut bytes, 40, self.proc.get().to_le_bytes());
         put(&mut bytes, 48, self.incarnation.0.to_le_bytes());
         put(&mut bytes, 52, self.to.map_or(0, ProcId::get).to_le_bytes());
+        let link = self
+            .link
+            .map_or(0, |stripe| stripe.link << 8 | u32::from(stripe.index));
+        put(&mut bytes, 60, link.to_le_bytes());
         bytes
     }
 
@@ -158,6 +173,12 @@ impl Hello {
             proc,
             incarnation: Incarnation(u32_at(bytes, 48)),
             to: ProcId::new(u64_at(bytes, 52)),
+            link: Some(u32_at(bytes, 60))
+                .filter(|link| link >> 8 > 0)
+                .map(|link| Stripe {
+                    link: link >> 8,
+                    index: link.to_le_bytes()[0],
+                }),
         })
     }
 

@@ -31,7 +31,7 @@ pub use bulk::{Bulk, Control};
 pub use chain::{Chain, ChainBuffer, ChainLink};
 pub use error::{EncodeError, ProtocolError};
 pub use frame::{Content, Frame, FrameHead, FrameHeader, Kind, Tail, frame_length_hint};
-pub use hello::{Hello, HelloError, Resume, Version};
+pub use hello::{Hello, HelloError, Resume, Stripe, Version};
 pub use message::MessageHeader;
 pub use parts::{BulkPart, Part, Parts, SegmentPart};
 pub use reply::{Cancel, Credit, CreditTarget, Goodbye, PortClose, PortItem, ReplyHeader, ReplyStatus};

@@ -21,6 +21,7 @@ fn hello(life: Life) -> Hello {
         proc: proc(life.0),
         incarnation: Incarnation(life.1),
         to: None,
+        link: None,
     }
 }
 

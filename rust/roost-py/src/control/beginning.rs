@@ -116,6 +116,7 @@ pub(super) fn own_hello(py: Python<'_>, job: JobId, proc: ProcId, incarnation: I
         proc,
         incarnation,
         to: None,
+        link: None,
     }
 }
 

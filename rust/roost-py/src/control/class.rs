@@ -26,6 +26,7 @@ use super::convert::{
     system_error,
 };
 use super::host::{Basis, Host};
+use super::links::{self, LinkCaller, LinkReader};
 use super::log::Log;
 use super::shared::{Command, Ends, Notice, Shared, What};
 use super::standing::Standing;
@@ -479,6 +480,16 @@ impl Control {
             stacks,
             is_closed: AtomicBool::new(false),
         }
+    }
+
+    /// Begin to tell of links to memory; once a process.
+    pub(crate) fn open_links(&self) -> PyResult<(LinkCaller, LinkReader)> {
+        self.check_process()?;
+        let (caller, reader, end, socket) = links::pair(&self.shared, &self.ends).map_err(system_error)?;
+        // The descriptor lies there before the command that takes it.
+        socket::send(&self.ends.handover, &[0], &[socket.as_fd()]).map_err(system_error)?;
+        self.command(Command::Links(end))?;
+        Ok((caller, reader))
     }
 
     fn check_process(&self) -> PyResult<()> {

@@ -19,6 +19,7 @@ use super::clock::{now_ns, remaining};
 use super::descendants::{self, Target};
 use super::door::Door;
 use super::lane::{Arrived, Lane, LaneError};
+use super::links::LinkDoor;
 use super::net::{FarLanes, LaneNews};
 use super::shared::{Command, What};
 use super::socket::{Blocked, IN_FLIGHT_RETRY_NS, room};
@@ -53,6 +54,8 @@ pub(super) struct Client {
     own: Hello,
     /// Its data lanes to other hosts, once it has any.
     far: Option<FarLanes>,
+    /// Where links to memory go, once this process has to do with any.
+    links: Option<LinkDoor>,
 }
 
 /// Why the thread ends.
@@ -100,6 +103,7 @@ impl Client {
             board: None,
             own,
             far: None,
+            links: None,
         }
     }
 
@@ -160,14 +164,17 @@ impl Client {
     /// When to try again what found too many descriptors on their way.
     fn retry_at_ns(&self) -> Option<u64> {
         let blocked = [self.control.blocked(), self.door.blocked()];
-        blocked
-            .contains(&Some(Blocked::InFlight))
-            .then(|| now_ns() + IN_FLIGHT_RETRY_NS)
+        let waits = blocked.contains(&Some(Blocked::InFlight))
+            || self.links.as_ref().is_some_and(LinkDoor::is_blocked);
+        waits.then(|| now_ns() + IN_FLIGHT_RETRY_NS)
     }
 
     fn retry(&mut self) -> std::io::Result<()> {
         if self.door.blocked() == Some(Blocked::InFlight) {
             self.door.flush();
+        }
+        if let Some(links) = &mut self.links {
+            links.flush();
         }
         if self.control.blocked() == Some(Blocked::InFlight) {
             self.control.flush()
@@ -226,6 +233,11 @@ impl Client {
                     let told = format!("does not reach it: {reason}");
                     self.lane_lost(proc, reason, told);
                 }
+                LaneNews::Link(made) => {
+                    if let Some(links) = &mut self.links {
+                        links.made(made);
+                    }
+                }
                 LaneNews::Warning(text) => self.door.push(ToClient::Warning { text }, None),
                 LaneNews::Greeted => self.send(&ToAgent::Greeted, None),
             }
@@ -276,6 +288,30 @@ impl Client {
                 },
                 _,
             ) => far?.expect(proc, incarnation, slot, session),
+            (
+                ToClient::DialLink {
+                    link,
+                    proc,
+                    incarnation,
+                    asks,
+                    host,
+                    addresses,
+                },
+                _,
+            ) => {
+                let addresses = addresses.iter().filter_map(|text| text.parse().ok()).collect();
+                let end = ((proc, incarnation), asks);
+                far?.dial_link(now_ns(), link, end, (host, addresses));
+            }
+            (
+                ToClient::ExpectLink {
+                    link,
+                    proc,
+                    incarnation,
+                    asks,
+                },
+                _,
+            ) => far?.expect_link(now_ns(), link, ((proc, incarnation), asks)),
             (ToClient::Incoming { preamble }, socket) => {
                 let preamble = preamble.as_ref().try_into().ok();
                 match (far, preamble, socket) {
@@ -295,6 +331,19 @@ impl Client {
             }
         }
         None
+    }
+
+    /// What the engine of one-sided memory is told; gives back what is not for it. Without one nobody has a handle from here.
+    fn link_message(
+        &mut self,
+        message: ToClient,
+        descriptor: Option<OwnedFd>,
+    ) -> Option<(ToClient, Option<OwnedFd>)> {
+        match (&mut self.links, &message) {
+            (Some(links), _) => links.message(message, descriptor),
+            (None, ToClient::Linked { .. } | ToClient::LinkFailed { .. }) => None,
+            (None, _) => Some((message, descriptor)),
+        }
     }
 
     fn open_far(&mut self, credentials: &Credentials) -> Result<(), String> {
@@ -323,6 +372,9 @@ impl Client {
 
     fn message(&mut self, message: ToClient, descriptor: Option<OwnedFd>) {
         let Some((message, descriptor)) = self.far_message(message, descriptor) else {
+            return;
+        };
+        let Some((message, descriptor)) = self.link_message(message, descriptor) else {
             return;
         };
         match (&message, &descriptor) {
@@ -372,6 +424,7 @@ impl Client {
                     }
                 }
                 Command::Show(board) => self.board = Some(board),
+                Command::Links(end) => self.links = descriptor.map(|socket| LinkDoor::new(end, socket)),
                 Command::Redial(proc) => {
                     if let Some(far) = &mut self.far {
                         far.redial(now_ns(), proc);

@@ -110,7 +110,7 @@ impl Door {
     pub(super) fn commands(&mut self) -> Vec<(Command, Option<OwnedFd>)> {
         let commands = self.shared.take_commands(&self.ends);
         let with_descriptor = |command| match command {
-            Command::Message(_, true) => (command, self.take_descriptor()),
+            Command::Message(_, true) | Command::Links(_) => (command, self.take_descriptor()),
             command => (command, None),
         };
         commands.into_iter().map(with_descriptor).collect()

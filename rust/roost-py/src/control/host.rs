@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `brain` | who decides: the agent, here or over the trunk in the driver of another host |
 //! | `lanes` | hears what procs say, and looks for room for what they are told |
+//! | `links` | this host's part of links to memory |
 //! | `launch` | makes a proc: sockets, pipes, memory files; by the template or cold |
 //! | `templates` | the template processes and their protocol |
 //! | `watch` | sees procs end; `halted` those that a signal has stopped |
@@ -16,6 +17,7 @@ mod brain;
 mod halted;
 mod lanes;
 mod launch;
+mod links;
 mod outputs;
 mod pump;
 mod sweeper;
@@ -29,7 +31,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process;
 use std::sync::Arc;
 
-use roost_core::agent::{Agent, Input, TemplateId, Token};
+use roost_core::agent::{Agent, Input, Life, TemplateId, Token};
 use roost_core::control::{Patience, ToClient};
 use roost_core::id::{HostId, Incarnation, JobId, ProcId};
 use roost_core::trunk::Begin;
@@ -47,6 +49,7 @@ use self::templates::TemplateProcess;
 use self::watch::{Closing, Unreaped};
 use super::clock::{now_ns, remaining};
 use super::door::Door;
+use super::links::LinkDoor;
 use super::log::Log;
 use super::net::{Claimed, Station, Terms, Uplink};
 use super::procfs;
@@ -128,6 +131,8 @@ pub(super) struct Host {
     retry_at_ns: Option<u64>,
     /// When to look for procs that are stopped.
     halted_look_ns: u64,
+    /// Where the driver's links to memory go, once it has to do with any.
+    links: Option<LinkDoor>,
     /// Why the work for this job ends, and whether the agent ends with it; only in another host's agent.
     ending: Option<(String, bool)>,
 }
@@ -197,6 +202,7 @@ impl Host {
             close_until_ns: None,
             retry_at_ns: None,
             halted_look_ns: 0,
+            links: None,
             ending: None,
         }
     }
@@ -385,6 +391,7 @@ impl Host {
                 }
                 // The driver is nobody's proc: whoever asks it something sees by itself that it does not answer.
                 Command::Watch { .. } | Command::Show(_) => {}
+                Command::Links(end) => self.links = descriptor.map(|socket| LinkDoor::new(end, socket)),
                 Command::Redial(proc) => self.redial(proc),
                 Command::Attach { number, wanted } => self.attach(number, *wanted),
                 Command::Detach {
@@ -413,6 +420,14 @@ impl Host {
         self.running
             .get_mut(&id)
             .filter(|running| running.incarnation == incarnation)
+    }
+
+    /// Whether this life of a proc, or of the driver, is here.
+    fn is_here(&self, (id, incarnation): Life) -> bool {
+        match self.running.get(&id) {
+            Some(running) => running.incarnation == incarnation,
+            None => id == self.config.driver && matches!(self.brain, Brain::Root(_)),
+        }
     }
 
     fn warn(&mut self, text: String) {

@@ -10,8 +10,9 @@ use roost_core::control::{ToAgent, ToClient};
 use roost_core::id::{HostId, Incarnation, JobId, ProcId};
 use roost_core::trust::Secure;
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::Errno;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
+use super::links::LinkEnd;
 use super::net::Wanted;
 use super::socket;
 use crate::node::Board;
@@ -28,6 +29,8 @@ pub(super) enum Command {
     Watch { after_ns: u64, signal: i32 },
     /// Where the actors of this process are to be seen.
     Show(Board),
+    /// Where links to memory go; the socket for them lies in the hand-over socket.
+    Links(LinkEnd),
     /// A data lane to another host has broken.
     Redial(ProcId),
     /// Call a host.
@@ -173,11 +176,21 @@ impl Ends {
             far,
         ))
     }
+
+    /// The same once more, in the same table.
+    pub(super) fn copy(&self) -> Result<Self, Errno> {
+        let copy = |end: &OwnedFd| fcntl_dupfd_cloexec(end, 0);
+        Ok(Self {
+            event: copy(&self.event)?,
+            wake: copy(&self.wake)?,
+            handover: copy(&self.handover)?,
+        })
+    }
 }
 
 /// There is no room for another command.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Full;
+pub(crate) struct Full;
 
 impl Shared {
     /// Python's side: give commands, which the thread takes together.
@@ -257,7 +270,7 @@ impl Shared {
 }
 
 /// A panic in the control thread must not become one in Python's; what the lock guards is whole between any two lines.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

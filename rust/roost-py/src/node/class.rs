@@ -54,6 +54,7 @@ impl Node {
             proc: proc_id(proc)?,
             incarnation: Incarnation(incarnation),
             to: None,
+            link: None,
         };
         let state = State {
             own: proc,

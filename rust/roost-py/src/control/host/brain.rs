@@ -292,6 +292,11 @@ impl Host {
                                 reason,
                             });
                         }
+                        LaneNews::Link(made) => {
+                            if let Some(links) = &mut self.links {
+                                links.made(made);
+                            }
+                        }
                         LaneNews::Warning(text) => self.warn(text),
                         LaneNews::Greeted => {}
                     }

@@ -8,6 +8,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use super::{HANDOVER, Host};
 use crate::control::clock::now_ns;
 use crate::control::lane::LaneError;
+use crate::control::links::LinkDoor;
 use crate::control::socket::{Blocked, IN_FLIGHT_RETRY_NS, room};
 
 /// Messages taken from one proc before the others get their turn.
@@ -87,7 +88,11 @@ impl Host {
             handover,
             room(self.door.blocked()),
         );
-        let mut in_flight = self.door.blocked() == Some(Blocked::InFlight);
+        if let Some(links) = &mut self.links {
+            links.flush();
+        }
+        let mut in_flight = self.door.blocked() == Some(Blocked::InFlight)
+            || self.links.as_ref().is_some_and(LinkDoor::is_blocked);
         for running in self.running.values_mut() {
             let Some(lane) = &mut running.control else {
                 continue;

@@ -38,6 +38,14 @@ impl Host {
                 accept_host,
                 session,
             } => self.far(dial, accept, (accept_host, session)),
+            Output::Link { link, asks, serves } => self.link(link, asks, serves),
+            Output::FarLink {
+                link,
+                dial,
+                accept,
+                accept_host,
+                dialler_asks,
+            } => self.far_link(link, (dial, accept), accept_host, dialler_asks),
             Output::Signal {
                 proc,
                 incarnation,
@@ -50,7 +58,9 @@ impl Host {
     pub(super) fn tell(&mut self, to: ProcId, message: &ToClient, descriptor: Option<OwnedFd>) {
         if to == self.config.driver {
             self.driver_hears(message);
-            self.door.push(message.clone(), descriptor);
+            if let Some((message, descriptor)) = self.link_message(message.clone(), descriptor) {
+                self.door.push(message, descriptor);
+            }
             return;
         }
         let Some(running) = self.running.get_mut(&to) else {

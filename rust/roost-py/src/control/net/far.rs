@@ -4,12 +4,14 @@
 use std::collections::HashMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use roost_core::agent::Life;
 use roost_core::id::{HostId, Incarnation, ProcId};
 use roost_core::trust::{Credentials, Trust, TrustError};
-use roost_core::wire::Hello;
+use roost_core::wire::{Hello, Stripe};
 
 use super::address::Address;
 use super::greeter::{Attempt, Failed, Greeter, Outcome, RECONNECT_NS, retry_pause_ns};
+use super::links::{LinkMade, Links};
 use super::stream::Stream;
 
 /// A peer that the root sees and that is not reached from here for so long is given up by this process.
@@ -41,6 +43,8 @@ pub(crate) enum News {
         proc: ProcId,
         reason: String,
     },
+    /// A link to memory.
+    Link(LinkMade),
     Warning(String),
     /// One that has called is not a stranger any more, in one way or the other.
     Greeted,
@@ -92,6 +96,13 @@ struct Early {
     until_ns: u64,
 }
 
+/// What an attempt is to become.
+#[derive(Debug, Clone, Copy)]
+enum Dialled {
+    Lane(ProcId),
+    Link(Stripe),
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct FarLanes {
@@ -99,7 +110,8 @@ pub(crate) struct FarLanes {
     greeter: Greeter,
     trust: Option<Trust>,
     peers: HashMap<ProcId, Peer>,
-    dialled: HashMap<Attempt, ProcId>,
+    links: Links,
+    dialled: HashMap<Attempt, Dialled>,
     called: HashMap<Attempt, Hello>,
     early: Vec<Early>,
     jitter: u64,
@@ -115,6 +127,7 @@ impl FarLanes {
             greeter: Greeter::new(own.version)?,
             trust: None,
             peers: HashMap::new(),
+            links: Links::default(),
             dialled: HashMap::new(),
             called: HashMap::new(),
             early: Vec::new(),
@@ -143,7 +156,9 @@ impl FarLanes {
             Way::Accepts => None,
         });
         let early = self.early.iter().map(|early| early.until_ns);
-        retries.chain(early).chain(self.greeter.next_wakeup_ns()).min()
+        let links = self.links.next_wakeup_ns();
+        let own = retries.chain(early).chain(links);
+        own.chain(self.greeter.next_wakeup_ns()).min()
     }
 
     /// Call this life of a proc.
@@ -188,12 +203,36 @@ impl FarLanes {
                 way: Way::Accepts,
             },
         );
-        let (known, early) = std::mem::take(&mut self.early)
-            .into_iter()
-            .partition(|early| (early.hello.proc, early.hello.incarnation) == (proc, incarnation));
+        let (known, early) = std::mem::take(&mut self.early).into_iter().partition(|early| {
+            early.hello.link.is_none() && (early.hello.proc, early.hello.incarnation) == (proc, incarnation)
+        });
         self.early = early;
         for early in known {
             self.arrived(early.hello, early.stream, 0);
+        }
+    }
+
+    /// Make a link to this life of a proc; `asks`: this process wants that one's memory.
+    pub(crate) fn dial_link(
+        &mut self,
+        now_ns: u64,
+        link: u32,
+        end: (Life, bool),
+        way: (HostId, Vec<Address>),
+    ) {
+        self.links.dial(now_ns, link, end, way);
+        self.call_links(now_ns);
+    }
+
+    /// This life of a proc makes a link.
+    pub(crate) fn expect_link(&mut self, now_ns: u64, link: u32, end: (Life, bool)) {
+        self.links.expect(now_ns, link, end);
+        let (known, early): (Vec<Early>, Vec<Early>) = std::mem::take(&mut self.early)
+            .into_iter()
+            .partition(|early| self.links.knows(&early.hello));
+        self.early = early;
+        for early in known {
+            self.arrived(early.hello, early.stream, now_ns);
         }
     }
 
@@ -243,9 +282,13 @@ impl FarLanes {
             ..
         }) = self.peers.remove(&proc)
         {
-            self.greeter.forget(attempt);
-            self.dialled.remove(&attempt);
+            self.forget_attempt(attempt);
         }
+    }
+
+    fn forget_attempt(&mut self, attempt: Attempt) {
+        self.greeter.forget(attempt);
+        self.dialled.remove(&attempt);
     }
 
     /// Forget it, unless what is known is a later life than the one that ended.
@@ -257,13 +300,21 @@ impl FarLanes {
         {
             self.forget(proc);
         }
+        let is_over = |peer: Life| peer.0 == proc && peer.1 <= incarnation;
+        self.expire_links(0, is_over);
     }
 
     /// Go on with all that can.
     pub(crate) fn turn(&mut self, now_ns: u64) -> Vec<News> {
         for (attempt, outcome) in self.greeter.turn(now_ns) {
-            if let Some(proc) = self.dialled.remove(&attempt) {
-                self.answered(now_ns, proc, outcome);
+            if let Some(dialled) = self.dialled.remove(&attempt) {
+                match dialled {
+                    Dialled::Lane(proc) => self.answered(now_ns, proc, outcome),
+                    Dialled::Link(stripe) => {
+                        let made = self.links.answered(now_ns, stripe, outcome);
+                        self.news.extend(made.map(News::Link));
+                    }
+                }
             } else if let Some(hello) = self.called.remove(&attempt) {
                 self.news.push(News::Greeted);
                 match outcome {
@@ -289,6 +340,8 @@ impl FarLanes {
         for proc in due {
             self.call(now_ns, proc);
         }
+        self.expire_links(now_ns, |_| false);
+        self.call_links(now_ns);
         std::mem::take(&mut self.news)
     }
 
@@ -324,7 +377,7 @@ impl FarLanes {
                     self.greeter
                         .dial(now_ns, RECONNECT_NS, addresses.iter().cloned(), preamble, proof);
                 *attempt = Some(number);
-                self.dialled.insert(number, proc);
+                self.dialled.insert(number, Dialled::Lane(proc));
             }
             Err(error) => {
                 self.peers.remove(&proc);
@@ -333,6 +386,41 @@ impl FarLanes {
                     reason: error.to_string(),
                 });
             }
+        }
+    }
+
+    /// Dial what links want.
+    fn call_links(&mut self, now_ns: u64) {
+        let Some(trust) = &self.trust else { return };
+        for due in self.links.due(now_ns) {
+            let preamble = Hello {
+                to: Some(due.to),
+                link: Some(due.stripe),
+                ..self.own
+            }
+            .encode();
+            match trust.dial(&preamble, due.host) {
+                Ok(proof) => {
+                    let attempt = self
+                        .greeter
+                        .dial(now_ns, RECONNECT_NS, due.addresses, preamble, proof);
+                    self.links.dialled(due.stripe, attempt);
+                    self.dialled.insert(attempt, Dialled::Link(due.stripe));
+                }
+                Err(error) => {
+                    let failed = Outcome::Failed(Failed::Trust(error));
+                    let made = self.links.answered(now_ns, due.stripe, failed);
+                    self.news.extend(made.map(News::Link));
+                }
+            }
+        }
+    }
+
+    fn expire_links(&mut self, now_ns: u64, is_over: impl Fn(Life) -> bool) {
+        let (told, attempts) = self.links.expire(now_ns, is_over);
+        self.news.extend(told.into_iter().map(News::Link));
+        for attempt in attempts {
+            self.forget_attempt(attempt);
         }
     }
 
@@ -385,8 +473,16 @@ impl FarLanes {
 
     /// A caller has proved itself.
     fn arrived(&mut self, hello: Hello, stream: Stream, now_ns: u64) {
+        if self.links.knows(&hello) {
+            let made = self.links.arrived(&hello, stream);
+            return self.news.extend(made.map(News::Link));
+        }
         match self.peers.get(&hello.proc) {
-            Some(peer) if peer.incarnation == hello.incarnation && matches!(peer.way, Way::Accepts) => {
+            Some(peer)
+                if hello.link.is_none()
+                    && peer.incarnation == hello.incarnation
+                    && matches!(peer.way, Way::Accepts) =>
+            {
                 self.news.push(peer.ready(hello.proc, stream, 0));
             }
             // The root tells both ends, and the other may have heard first.

@@ -342,6 +342,7 @@ impl Remotes {
     fn call(&mut self, now_ns: u64, number: u64, wanted: &Wanted) -> Result<Attempt, TrustError> {
         let preamble = Hello {
             to: None,
+            link: None,
             ..self.terms.own
         }
         .encode();

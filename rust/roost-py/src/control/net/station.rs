@@ -328,6 +328,7 @@ impl Station {
             proc: nobody,
             incarnation: Incarnation(0),
             to: None,
+            link: None,
         };
         Hello::decode(bytes, &ours)
     }

@@ -178,3 +178,27 @@ fn one_seed_gives_one_set_of_sessions() {
     let [first, second, third] = sessions();
     assert!(first != second && second != third && third != first);
 }
+
+#[test]
+fn both_hosts_of_a_link_are_told_and_nobody_dials_the_drivers() {
+    let mut rig = rig(on(spawn(&[1, 2, 3]), &[2, 3, OWN]));
+    for (from, to, hosts, dial, asks) in [
+        (1, 2, [3, 2], 1, true),
+        (1, 3, [OWN, 2], 3, false),
+        (3, 1, [2, OWN], 3, true),
+    ] {
+        let wish = ToAgent::Link {
+            proc: proc(to),
+            incarnation: Incarnation(0),
+        };
+        let told = rig.outputs_of(said(from, wish));
+        let far = |(of, output): &(u64, Output)| match output {
+            Output::FarLink {
+                dial, dialler_asks, ..
+            } => Some((*of, dial.0.get(), *dialler_asks)),
+            _ => None,
+        };
+        let told: Vec<_> = told.iter().filter_map(far).collect();
+        assert_eq!(told, hosts.map(|host| (host, dial, asks)));
+    }
+}

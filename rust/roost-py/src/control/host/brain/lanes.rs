@@ -1,6 +1,6 @@
 //! This host's part of a data lane between two hosts.
 
-use roost_core::agent::{Input, LaneEnd};
+use roost_core::agent::{Input, LaneEnd, Life};
 use roost_core::control::ToClient;
 use roost_core::id::{HostId, ProcId};
 
@@ -49,28 +49,68 @@ impl Host {
         }
     }
 
-    /// Tell a proc of a lane to another host, and first what it needs for any.
+    /// Tell a proc of a lane to another host.
     pub(in crate::control::host) fn tell_far(&mut self, to: LaneEnd, peer: LaneEnd, message: &ToClient) {
-        let Some(running) = self.running(to.proc, to.incarnation) else {
-            return;
-        };
-        let is_first = std::mem::replace(&mut running.network, Network::Told) == Network::Untold;
         self.clear_slot(to);
-        if is_first {
+        if let Err(reason) = self.tell_network((to.proc, to.incarnation), message) {
+            self.pair_failed(to, peer, reason);
+        }
+    }
+
+    /// Tell a proc of a connection to another host, and first what it needs for any.
+    pub(in crate::control::host) fn tell_network(
+        &mut self,
+        to: Life,
+        message: &ToClient,
+    ) -> Result<(), String> {
+        let Some(running) = self.running(to.0, to.1) else {
+            return Ok(());
+        };
+        if std::mem::replace(&mut running.network, Network::Told) == Network::Untold {
             let credentials = match &mut self.brain {
                 Brain::Root(root) => root.credentials(),
                 Brain::Leaf(leaf) => Ok(leaf.credentials.clone()),
-            };
-            match credentials {
-                Ok(credentials) => self.tell(to.proc, &ToClient::Network(Box::new(credentials)), None),
-                Err(reason) => return self.pair_failed(to, peer, reason),
-            }
+            }?;
+            self.tell(to.0, &ToClient::Network(Box::new(credentials)), None);
             if let Brain::Leaf(leaf) = &self.brain {
                 let offset_ns = leaf.uplink.offset_ns();
-                self.tell(to.proc, &ToClient::Clock { offset_ns }, None);
+                self.tell(to.0, &ToClient::Clock { offset_ns }, None);
             }
         }
-        self.tell(to.proc, message, None);
+        self.tell(to.0, message, None);
+        Ok(())
+    }
+
+    /// Make a link from this host to memory on another, or from there to memory here.
+    pub(in crate::control::host) fn dial_link(
+        &mut self,
+        link: u32,
+        (dial, accept): (Life, Life),
+        host: HostId,
+        asks: bool,
+    ) {
+        let addresses = self.brain.route(host);
+        let made = if dial.0 == self.config.driver
+            && let Brain::Root(root) = &mut self.brain
+        {
+            let end = (accept, asks);
+            root.far(&self.epoll)
+                .map(|far| far.dial_link(now_ns(), link, end, (host, addresses)))
+        } else {
+            let message = ToClient::DialLink {
+                link,
+                proc: accept.0,
+                incarnation: accept.1,
+                asks,
+                host,
+                addresses: addresses.iter().map(Address::to_string).collect(),
+            };
+            self.tell_network(dial, &message)
+        };
+        if let Err(reason) = made {
+            let (asks, serves) = if asks { (dial, accept) } else { (accept, dial) };
+            self.inputs.push_back(Input::LinkFailed { asks, serves, reason });
+        }
     }
 
     pub(in crate::control::host) fn pair_failed(&mut self, first: LaneEnd, second: LaneEnd, reason: String) {

@@ -156,6 +156,7 @@ impl Remotes {
                 let tries = *tries;
                 let preamble = Hello {
                     to: None,
+                    link: None,
                     ..self.terms.own
                 }
                 .encode();
