@@ -6,7 +6,7 @@ use roost_core::session::{Session, SessionConfig};
 use roost_core::wire::{
     Bulk, BulkPart, Cancel, ChainBuffer, ChainLink, Content, Control, Credit, CreditTarget, Frame,
     FrameHeader, Goodbye, Hello, HelloError, MessageHeader, Part, PortClose, PortItem, ProtocolError,
-    ReplyHeader, ReplyStatus, Run, RunsBuffer, SegmentPart, Version, frame_length_hint,
+    ReplyHeader, ReplyStatus, Run, RunsBuffer, SegmentPart, Stripe, Version, frame_length_hint,
 };
 
 /// A part with its own bytes.
@@ -250,10 +250,12 @@ proptest! {
     #[test]
     fn a_hello_comes_out_as_it_went_in(
         job: [u8; 16], proc in 1_u64.., to: u64, incarnation: u32, minor: u16, roost: (u16, u16, u16), python: (u8, u8),
+        link in 0..1_u32 << 24, index: u8,
     ) {
+        let link = (link > 0).then_some(Stripe { link, index });
         let version = Version { protocol_minor: minor, ..Version::ours(roost, python) };
         let proc = ProcId::new(proc).expect("not zero");
-        let hello = Hello { version, job: JobId(job), proc, incarnation: Incarnation(incarnation), to: ProcId::new(to) };
+        let hello = Hello { version, job: JobId(job), proc, incarnation: Incarnation(incarnation), to: ProcId::new(to), link };
         let ours = Hello { version: Version::ours((9, 9, 9), (3, 11)), ..hello };
         prop_assert_eq!(Hello::decode(&hello.encode(), &ours), Ok(hello));
     }
@@ -262,7 +264,7 @@ proptest! {
     fn no_bytes_make_a_hello_panic(bytes: [u8; 32], magic: bool, changed in 0..64_usize, value: u8) {
         let proc = ProcId::new(1).expect("not zero");
         let version = Version::ours((0, 1, 0), (3, 11));
-        let ours = Hello { version, job: JobId([1; 16]), proc, incarnation: Incarnation(0), to: None };
+        let ours = Hello { version, job: JobId([1; 16]), proc, incarnation: Incarnation(0), to: None, link: None };
         let mut hello = ours.encode();
         hello[32..].copy_from_slice(&bytes);
         if magic {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn want(of: u64, incarnation: u32) -> ToAgent {
+pub(super) fn want(of: u64, incarnation: u32) -> ToAgent {
     ToAgent::Link {
         proc: proc(of),
         incarnation: Incarnation(incarnation),
@@ -57,7 +57,7 @@ fn the_memory_of_a_life_that_has_ended_is_never_reached() {
     rig.say(1, want(2, 0));
     assert_eq!(
         refusals(rig.notices(1)),
-        [("workers[2] incarnation 0 has ended".to_owned(), true)]
+        [("workers[2] #0 has ended".to_owned(), true)]
     );
     rig.say(1, want(2, 1));
     assert_eq!(links(&mut rig).len(), 1);

@@ -140,7 +140,20 @@ impl World {
                 Output::TakePlace(place) => self.placed(&place),
                 Output::Pair { first, second } => assert_ne!(first.proc, second.proc),
                 Output::Far { dial, accept, .. } => assert_ne!(dial.proc, accept.proc),
+                Output::Link { asks, serves, .. } => self.linked(asks, serves),
+                Output::FarLink { dial, accept, .. } => self.linked(dial, accept),
             }
+        }
+    }
+
+    fn linked(&self, one: Life, other: Life) {
+        assert_ne!(one.0, other.0);
+        for (id, incarnation) in [one, other] {
+            let life = (id.get(), incarnation.0);
+            assert!(
+                life.0 == DRIVER || self.processes.contains_key(&life),
+                "the memory of {life:?} is gone"
+            );
         }
     }
 

@@ -80,6 +80,11 @@ fn inputs() -> Vec<Input> {
         Input::PairFailed {
             first: proc,
             second: proc,
+            reason: reason.clone(),
+        },
+        Input::LinkFailed {
+            asks: (proc, incarnation),
+            serves: (proc, incarnation),
             reason,
         },
     ]
@@ -128,6 +133,8 @@ fn outputs() -> Vec<Output> {
     let asked = [
         hosts::said(2, ToAgent::Connect { proc: proc(3) }),
         hosts::said(1, ToAgent::Connect { proc: proc(3) }),
+        hosts::said(2, linking::want(3, 0)),
+        hosts::said(1, linking::want(3, 0)),
         died,
         gone,
         hosts::said(DRIVER, kill),
@@ -151,7 +158,7 @@ fn what_is_said_arrives() {
     }
     assert_eq!(
         kinds.into_iter().collect::<Vec<_>>(),
-        [0, 1, 2, 3, 4, 5, 6],
+        [0, 1, 2, 3, 4, 5, 6, 7, 8],
         "all kinds"
     );
 }

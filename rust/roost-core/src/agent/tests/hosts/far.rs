@@ -184,7 +184,7 @@ fn both_hosts_of_a_link_are_told_and_nobody_dials_the_drivers() {
     let mut rig = rig(on(spawn(&[1, 2, 3]), &[2, 3, OWN]));
     for (from, to, hosts, dial, asks) in [
         (1, 2, [3, 2], 1, true),
-        (1, 3, [OWN, 2], 3, false),
+        (1, 3, [2, OWN], 3, false),
         (3, 1, [2, OWN], 3, true),
     ] {
         let wish = ToAgent::Link {

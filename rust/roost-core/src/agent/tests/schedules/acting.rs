@@ -224,7 +224,19 @@ impl World {
                     reason: None,
                 },
             ),
-            Step::Connect(from, to) => rig.say(one(from)[0].get(), ToAgent::Connect { proc: one(to)[0] }),
+            Step::Connect(from, to) => {
+                let (from, to) = (one(from)[0].get(), one(to)[0]);
+                rig.say(from, ToAgent::Connect { proc: to });
+                for incarnation in (0..3).map(Incarnation) {
+                    rig.say(
+                        from,
+                        ToAgent::Link {
+                            proc: to,
+                            incarnation,
+                        },
+                    );
+                }
+            }
             Step::Answer(good) => {
                 if let Some((number, incarnation)) = self.asked.pop() {
                     let launch = Launch {
