@@ -1,12 +1,15 @@
 //! One-sided memory: what one process reads from, or writes into, the memory of another, without that one's Python.
 
+pub mod checksum;
 mod engine;
 pub mod error;
 pub mod gpu;
 mod handle;
 mod lane;
-mod plan;
-mod region;
+pub mod local;
+pub mod plan;
+pub mod region;
+pub mod stamp;
 
 pub use self::engine::{
     Backend, Completion, Counts, Done, Engine, Notice, Options, Own, Role, Switch, Transfer,
@@ -14,5 +17,5 @@ pub use self::engine::{
 pub use self::error::Error;
 pub use self::handle::{Handle, Key, NotAHandle, Peer};
 pub use self::lane::Lane;
-pub use self::plan::{Direction, Part, Run};
+pub use self::plan::{Direction, Misuse, Part, Run};
 pub use self::region::{Keep, Memory};

@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::handle::{Handle, Peer};
 use crate::lane::Lane;
 use crate::region::{Keep, Memory, Regions};
+use crate::stamp::Stamps;
 
 /// What the thread is asked to do.
 pub(super) enum Command {
@@ -59,7 +60,8 @@ pub(super) struct Shared {
     inbox_event: OwnedFd,
     done: Mutex<Vec<Completion>>,
     done_event: OwnedFd,
-    pub(super) regions: Mutex<Regions>,
+    stamps: Arc<Stamps>,
+    pub(super) regions: Mutex<Regions<u64>>,
     pub(super) backends: Mutex<HashMap<Peer, Backend>>,
     pub(super) counts: Mutex<Counts>,
     pub(super) notices: Mutex<Vec<Notice>>,
@@ -76,6 +78,7 @@ impl Shared {
             inbox_event: eventfd(0, flags)?,
             done: Mutex::default(),
             done_event: eventfd(0, flags)?,
+            stamps: Stamps::new(),
             regions: Mutex::default(),
             backends: Mutex::default(),
             counts: Mutex::default(),
@@ -84,8 +87,11 @@ impl Shared {
     }
 
     pub(super) fn register(&self, memory: Memory, keep: Keep) -> Result<Handle, Error> {
-        let Memory::Foreign { bytes: size, .. } = memory;
-        let added = lock(&self.regions).add(memory, keep);
+        let size = memory.bytes();
+        let added = self
+            .stamps
+            .take()
+            .and_then(|slot| lock(&self.regions).add(memory, keep, Arc::new(slot)));
         let (region, key) = added.map_err(|error| Error::Unavailable(error.to_string()))?;
         let Own {
             job,
