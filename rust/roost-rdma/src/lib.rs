@@ -10,6 +10,7 @@ pub mod local;
 pub mod plan;
 pub mod region;
 pub mod stamp;
+pub mod verbs;
 
 pub use self::engine::{
     Backend, Completion, Counts, Done, Engine, Notice, Options, Own, Role, Switch, Transfer,
