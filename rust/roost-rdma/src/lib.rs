@@ -6,10 +6,13 @@ pub mod error;
 pub mod gpu;
 mod handle;
 mod lane;
+mod limits;
+mod link;
 pub mod local;
 pub mod plan;
 pub mod region;
 pub mod stamp;
+mod stream;
 pub mod verbs;
 
 pub use self::engine::{
@@ -18,5 +21,6 @@ pub use self::engine::{
 pub use self::error::Error;
 pub use self::handle::{Handle, Key, NotAHandle, Peer};
 pub use self::lane::Lane;
-pub use self::plan::{Direction, Misuse, Part, Run};
+pub use self::local::Segment;
+pub use self::plan::{Direction, Misuse, Part, Run, strided};
 pub use self::region::{Keep, Memory};
