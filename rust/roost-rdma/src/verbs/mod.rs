@@ -5,6 +5,8 @@
 
 mod device;
 mod gid;
+#[cfg(test)]
+mod layout;
 mod memory;
 mod offer;
 mod operation;
