@@ -3,7 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::restart::{On, Scope, When, WhileDown};
+use crate::id::{HostId, Incarnation, MeshId, ProcId};
+
+use crate::restart::{On, Policy, Scope, When, WhileDown};
 
 fn proc(number: u64) -> ProcId {
     ProcId::new(number).expect("not zero")
