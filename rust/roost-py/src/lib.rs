@@ -10,6 +10,7 @@
 //! | `pending`, `outgoing` | calls in flight, messages that wait |
 //! | `reply` | what happens to the future of every call |
 //! | `payload`, `plain` | values on their way; plain builtins are pickled here, without calling `pickle` |
+//! | `memory` | one-sided memory, of `roost-rdma` |
 //! | `segment` | pooled shared memory for large parts |
 
 mod cell;
@@ -17,6 +18,7 @@ mod control;
 mod endpoints;
 mod hooks;
 mod ids;
+mod memory;
 mod message;
 mod node;
 mod outgoing;
@@ -48,6 +50,7 @@ fn _roost(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<targets::Targets>()?;
     module.add_class::<verb::Verb>()?;
     module.add_class::<verb::Done>()?;
+    memory::register(module)?;
     segment::register(module)?;
     module.add_function(wrap_pyfunction!(reply::quicken, module)?)?;
     module.add_function(wrap_pyfunction!(plain::plain_dumps, module)?)?;

@@ -1,0 +1,174 @@
+"""`Batch`: many reads and writes that are made together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+from roost import process
+from roost._roost import Parts
+from roost.rdma.buffer import Buffer, check_version
+from roost.rdma.layout import Layout, View
+from roost.rdma.lent import Lent, lend
+from roost.rdma.transfers import check_timeout, transfers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Self, TypeVar
+
+    from roost.reply import Reply
+
+    R = TypeVar("R")
+
+__all__ = ["Batch"]
+
+
+class _Part(NamedTuple):
+    """One read or write, as it was added."""
+
+    is_write: bool
+    buffer: Buffer
+    remote: Layout
+    local: Lent
+    value: Any
+
+    def add_to(self, parts: Parts) -> None:
+        """Say where its bytes lie."""
+        local, remote = self.local.layout, self.remote
+        if remote.is_contiguous and local.is_contiguous:
+            size = local.size if self.is_write else remote.size
+            parts.add_flat(self.is_write, self.buffer._handle, remote.offset, self.local.address, size)
+        else:
+            parts.add(
+                self.is_write, self.buffer._handle, remote.offset, remote.strides, self.local.address, local.strides,
+                local.shape, local.item_bytes,
+            )  # fmt: skip
+
+    def moved(self, name: str) -> _Part | None:
+        """The same where its memory lies now; None when that is where it was."""
+        now = lend(self.value, name)
+        return None if now.address == self.local.address else self._replace(local=now)
+
+
+class Batch:
+    """Reads and writes that are made together, fail as one, and can be made again and again.
+
+    `Batch().read(buffer, dst).write(other[0:512, :], src)`, then `await batch.submit()`. What lies here may be strided. A
+    whole buffer follows the rules of `Buffer.read_into` and `write_from`; a view has the shape and the elements of what it is read
+    into or written from. One without parts does nothing.
+    """
+
+    def __init__(self) -> None:
+        self._added: list[_Part] = []
+        self._parts = Parts()
+
+    def __len__(self) -> int:
+        return len(self._added)
+
+    def read(self, src: Buffer | View, dst: object) -> Self:
+        """Add a read of a buffer, or a part of one, into memory here.
+
+        Raises:
+            ValueError: sizes or shapes do not fit; `dst` is read-only.
+        """
+        name = self._name("dst")
+        lent = lend(dst, name)
+        lent.check_writable(name)
+        return self._add(is_write=False, where=src, lent=lent, value=dst, name=name)
+
+    def write(self, dst: Buffer | View, src: object) -> Self:
+        """Add a write of memory here into a buffer, or a part of one.
+
+        Raises:
+            ValueError: sizes or shapes do not fit.
+        """
+        name = self._name("src")
+        return self._add(is_write=True, where=dst, lent=lend(src, name), value=src, name=name)
+
+    @overload
+    def submit(self, *, timeout: float = 60.0, version: None = None, checksum: bool = False) -> Reply[None]: ...
+    @overload
+    def submit(self, *, timeout: float = 60.0, version: int, checksum: bool = False) -> Reply[int]: ...
+    def submit(self, *, timeout: float = 60.0, version: int | None = None, checksum: bool = False) -> Reply[Any]:
+        """Make all of it, in no order.
+
+        Args:
+            timeout: seconds it may take.
+            version: have one and the same version, at least this one, of all buffers that are read.
+            checksum: have both ends compute one of each part, and compare them.
+
+        Returns:
+            A reply with the version that was read; with None when none was asked for.
+
+        Raises:
+            ValueError: parts write over each other, or memory that was added has been freed since.
+            BufferGone: by the reply, as are all that follow; `Buffer.read_into` has them all. Of what was to be written
+                everything, something or nothing has been.
+        """
+        return self._submit(timeout, version, checksum, lambda found: found)
+
+    def _submit(
+        self, timeout: float, version: int | None, checksum: bool, then: Callable[[int | None], R]
+    ) -> Reply[R]:
+        check_version(version)
+        check_timeout(timeout)
+        runtime = process.current() if not self._added else self._added[0].buffer._transfers()._runtime
+        at_work = transfers(runtime)
+        if not self._added:
+            return at_work.nothing(then(version))
+        self._look_again()
+        keep = [part.local.keep for part in self._added]
+        wanted = then if version is not None else lambda _: then(None)
+        return at_work.submit(self._parts, keep, timeout, wanted, version=version, checksum=checksum)
+
+    def _look_again(self) -> None:
+        """Memory may have moved since it was added, or be gone."""
+        moved = {number: now for number, part in enumerate(self._added) if (now := part.moved(_name(number, "memory")))}
+        if moved:
+            for number, part in moved.items():
+                self._added[number] = part
+            self._parts = Parts()
+            for part in self._added:
+                part.add_to(self._parts)
+
+    def _name(self, what: str) -> str:
+        return _name(len(self._added), what)
+
+    def _add(self, *, is_write: bool, where: Buffer | View, lent: Lent, value: Any, name: str) -> Self:
+        lent.check_size(name)
+        if isinstance(where, Buffer):
+            buffer, remote = where, _whole(where, lent, name, is_write=is_write)
+        elif isinstance(where, View):
+            buffer, remote = where._buffer, where._layout
+            _check_same(remote, lent.layout, name)
+        else:
+            raise TypeError(f"{name}: a batch reads and writes Buffers and views of them, not {type(where).__name__}")
+        part = _Part(is_write, buffer, remote, lent, value)
+        part.add_to(self._parts)
+        self._added.append(part)
+        return self
+
+
+def _name(number: int, what: str) -> str:
+    return f"{what} of part {number}"
+
+
+def _whole(buffer: Buffer, lent: Lent, name: str, *, is_write: bool) -> Layout:
+    """How a whole buffer is laid out for what lies here: as bytes, or element by element where that is strided."""
+    whole, local = buffer._layout, lent.layout
+    if not local.is_contiguous:
+        _check_same(whole, local, name)
+    elif is_write and local.size > whole.size:
+        raise ValueError(f"{name} has {local.size} bytes, and the buffer has {whole.size}")
+    elif not is_write and local.size < whole.size:
+        raise ValueError(f"{name} has {local.size} bytes, and the buffer has {whole.size}; read a view of it")
+    return whole
+
+
+def _check_same(remote: Layout, local: Layout, name: str) -> None:
+    if remote.shape != local.shape:
+        raise ValueError(f"{name} has the shape {local.shape}, and the buffer's is {remote.shape}")
+    if remote.item_bytes != local.item_bytes or (remote.dtype and local.dtype and remote.dtype != local.dtype):
+        raise ValueError(
+            f"{name} has elements of {local.dtype or 'bytes'} ({local.item_bytes} bytes), and the buffer's are of "
+            f"{remote.dtype or 'bytes'} ({remote.item_bytes}): bytes are copied as they are"
+        )

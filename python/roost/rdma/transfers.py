@@ -1,0 +1,194 @@
+"""The engine of this process, made at first use, and the replies of what it is asked to do."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from roost import process
+from roost._roost import Engine
+from roost._tasks import let_tasks_take
+from roost.errors import AuthenticationError, CallTimeoutError, PeerLostError, ProtocolError, Unavailable
+from roost.failure import Failure
+from roost.point import Point
+from roost.rdma.errors import BufferGone, VersionError
+from roost.reply import Reply, fail_reply
+from roost.values import check_finite, check_one_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from roost._roost import Handle, Parts
+    from roost.runtime import Runtime
+
+__all__ = ["Transfers", "check_timeout", "transfers"]
+
+R = TypeVar("R")
+
+_BACKENDS = ("ibverbs", "same_host", "tcp")
+_logger = logging.getLogger("roost.rdma")
+
+
+def transfers(runtime: Runtime | None = None) -> Transfers:
+    """Those of this process.
+
+    Args:
+        runtime: whose they are; that of this process, started if need be, when left out.
+    """
+    runtime = process.current() if runtime is None else runtime
+    if runtime.transfers is None:
+        runtime.transfers = Transfers(runtime)
+    return runtime.transfers
+
+
+def check_timeout(timeout: float) -> None:
+    """Refuse what is no time.
+
+    Raises:
+        TypeError: it is no number.
+        ValueError: it is not finite, or not above 0.
+    """
+    check_finite("a transfer's", "timeout", timeout, above=0, instead="give seconds")
+
+
+class Transfer(Reply[R]):
+    """The reply of one transfer or drop: cancelled, it ends once no byte is written any more."""
+
+    # No slots of its own: a reply that failed changes its class. `_call` is the number of the transfer.
+    __slots__ = ()
+
+    def _cancel_all(self, msg: Any | None) -> bool:
+        runtime = process.running()
+        if runtime is None or runtime.transfers is None or not runtime.transfers.cancel(self._call):
+            return asyncio.Future.cancel(self, msg)
+        return True
+
+
+let_tasks_take(Transfer)
+
+
+class Transfers:
+    """What this process owns, reads and writes of one-sided memory."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        forced = os.environ.get("ROOST_RDMA", "")
+        if forced:
+            check_one_of("the environment's", "ROOST_RDMA", forced, _BACKENDS)
+        self.forced = forced
+        devices = [name for name in os.environ.get("ROOST_RDMA_DEVICES", "").split(",") if name.strip()]
+        try:
+            self.engine = Engine.start(
+                runtime.control, runtime.job_id, runtime.host_id, runtime.proc, runtime.incarnation, forced, devices
+            )
+        except TypeError:
+            # Of roost.testing's local procs, which have no control thread.
+            raise Unavailable("procs of roost.testing that live in the test's process have no one-sided memory") from None
+        self._numbers = count(1)
+        # By number: the reply, what becomes of its value, and whether it was cancelled meanwhile.
+        self._open: dict[int, tuple[Transfer[Any], Callable[[Any], Any]]] = {}
+        self._cancelled: set[int] = set()
+        # By region of this process: whether an update of it was broken off, so that it is still under way for its readers.
+        self.broken: set[int] = set()
+        runtime.on_loop(lambda: runtime.loop.add_reader(self.engine.fd, self._completed))
+
+    def close(self) -> None:
+        """The job has ended, or the process is about to."""
+        runtime = self._runtime
+        if not runtime.loop.is_closed():
+            runtime.loop.remove_reader(self.engine.fd)
+        self.engine.close()
+        open_, self._open = self._open, {}
+        if not runtime.loop.is_closed():
+            for reply, _ in open_.values():
+                fail_reply(reply, BufferGone("the job has ended, and its one-sided memory with it"))
+
+    def begin(self, work: Callable[[int], None], then: Callable[[Any], R]) -> Transfer[R]:
+        """Ask the engine for something.
+
+        Args:
+            work: asks it, given the number of the transfer.
+            then: what the reply gives, made from the version that was read.
+        """
+        number = next(self._numbers)
+        reply: Transfer[R] = Transfer(loop=self._runtime.loop)
+        reply._call = number
+        self._open[number] = reply, then
+        try:
+            work(number)
+        except BaseException:
+            del self._open[number]
+            raise
+        return reply
+
+    def nothing(self, value: R) -> Reply[R]:
+        """The reply of what has nothing to do."""
+        reply: Reply[R] = Reply(loop=self._runtime.loop)
+        self._runtime.on_loop(lambda: reply.done() or reply.set_result(value))
+        return reply
+
+    def submit(
+        self, parts: Parts, keep: object, timeout: float, then: Callable[[Any], R], *, version: int | None, checksum: bool
+    ) -> Transfer[R]:
+        """Read and write; all of it is checked, and nothing has begun when this raises."""
+        check_timeout(timeout)
+        return self.begin(
+            lambda number: self.engine.submit(number, parts, version, float(timeout), checksum, keep), then
+        )
+
+    def drop(self, handle: Handle) -> Transfer[None]:
+        """Take a buffer of this process back."""
+        self.broken.discard(handle.region)
+        return self.begin(lambda number: self.engine.drop_region(handle.region, number), lambda _: None)
+
+    def cancel(self, number: int) -> bool:
+        """Nobody wants it any more; False when there is no such transfer. What is told of it then ends its reply."""
+        if number not in self._open or self._runtime.closed:
+            return False
+        self._cancelled.add(number)
+        self.engine.cancel(number)
+        return True
+
+    def _completed(self) -> None:
+        for number, kind, details in self.engine.drain():
+            opened = self._open.pop(number, None)
+            if opened is None:
+                continue
+            reply, then = opened
+            if number in self._cancelled:
+                self._cancelled.discard(number)
+                asyncio.Future.cancel(reply)
+            elif reply.done():
+                continue
+            elif kind == "done":
+                try:
+                    reply.set_result(then(details[0]))
+                except Exception as error:  # noqa: BLE001 - of what becomes of the value
+                    fail_reply(reply, error)
+            else:
+                fail_reply(reply, self._error(kind, details))
+        for is_warning, text in self.engine.notices():
+            _logger.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
+
+    def _error(self, kind: str, details: tuple[Any, ...]) -> BaseException:
+        text = str(details[0]) if details else kind
+        if kind == "stale":
+            return VersionError(*details)
+        if kind == "peer_lost":
+            return self._lost(*details)
+        return _ERRORS[kind](text)
+
+    def _lost(self, text: str, proc: int) -> PeerLostError:
+        failure = self._runtime.members.gone.get(proc)
+        if failure is None:
+            failure = Failure(kind="lost", origin="roost", mesh="", name=text, point=Point({}), reason=text)
+        return PeerLostError(text, failure)
+
+
+_ERRORS: dict[str, type[Exception]] = {
+    "gone": BufferGone, "timed_out": CallTimeoutError, "misuse": ValueError, "refused": AuthenticationError,
+    "unavailable": Unavailable, "corrupt": ProtocolError, "failed": ProtocolError, "cancelled": asyncio.CancelledError,
+}  # fmt: skip
