@@ -24,6 +24,7 @@ from roost.stream import Stream
 from roost.value_mesh import ValueMesh
 
 if TYPE_CHECKING:
+    from roost import rdma
     from roost.accumulator import Accumulator
     from roost.attaching import attach
     from roost.channel import Channel, Port, PortReceiver
@@ -75,6 +76,7 @@ __all__ = [
     "handle",
     "lookup",
     "monitor",
+    "rdma",
     "remove",
     "run",
     "this_host",
@@ -96,4 +98,8 @@ def __getattr__(name: str) -> Any:
         from importlib import import_module
 
         return getattr(import_module(f"roost.{module}"), name)
+    if name == "rdma":
+        from importlib import import_module
+
+        return import_module("roost.rdma")
     raise AttributeError(f"module 'roost' has no attribute {name!r}")

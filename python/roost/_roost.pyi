@@ -14,18 +14,23 @@ __all__ = [
     "Cell",
     "Control",
     "Done",
+    "Engine",
     "FarLane",
+    "Handle",
     "History",
     "Message",
     "Node",
+    "Parts",
     "SegmentMap",
     "SegmentPart",
     "SegmentPool",
     "SharedBuffer",
+    "SharedMemory",
     "Targets",
     "Verb",
     "__version__",
     "adopt_orphans",
+    "buffer_address",
     "count_threads_at_forks",
     "die_with_parent",
     "exit_process",
@@ -349,6 +354,76 @@ class SharedBuffer(Buffer):
     @property
     def is_mapped(self) -> bool: ...
 
+@final
+class Engine:
+    """One-sided memory of this process: what it lends to others, and what it reads and writes of theirs."""
+
+    @staticmethod
+    def start(
+        control: Control, job: bytes, host: int, life: tuple[int, int], backend: str, devices: Sequence[str]
+    ) -> Engine: ...
+    @property
+    def fd(self) -> int: ...
+    def register(self, address: int, size: int, keep: object) -> Handle: ...
+    def begin_update(self, region: int) -> None: ...
+    def end_update(self, region: int, version: int) -> None: ...
+    def drop_region(self, region: int, number: int) -> None: ...
+    def submit(
+        self,
+        number: int,
+        parts: Parts,
+        version: int | None,
+        timeout_s: float,
+        checksum: bool,
+        keep: object,
+    ) -> None: ...
+    def cancel(self, number: int) -> None: ...
+    def drain(self) -> list[tuple[int, str, tuple[Any, ...]]]: ...
+    def backend(self, handle: Handle) -> Literal["ibverbs", "same_host", "tcp"] | None: ...
+    def notices(self) -> list[tuple[bool, str]]: ...
+    def counts(self) -> dict[str, int]: ...
+    def close(self) -> None: ...
+
+@final
+class Handle:
+    """A buffer of one life of one process."""
+
+    def __new__(cls, encoded: bytes) -> Self: ...
+    def encode(self) -> bytes: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def region(self) -> int: ...
+    @property
+    def owner(self) -> int: ...
+    @property
+    def incarnation(self) -> int: ...
+
+@final
+class Parts:
+    """Reads and writes that are made together."""
+
+    def __new__(cls) -> Self: ...
+    def __len__(self) -> int: ...
+    def add_flat(self, is_write: bool, handle: Handle, offset: int, address: int, size: int) -> None: ...
+    def add(
+        self,
+        is_write: bool,
+        handle: Handle,
+        remote: tuple[int, Sequence[int]],
+        local: tuple[int, Sequence[int]],
+        shape: Sequence[int],
+        item_bytes: int,
+    ) -> None: ...
+
+@final
+class SharedMemory(Buffer):
+    """Memory that is made to be shared."""
+
+    def __new__(cls, size: int) -> Self: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+def buffer_address(view: object) -> int: ...
 def plain_dumps(value: object) -> bytes | None: ...
 def plain_loads(pickle: bytes) -> Any: ...
 def quicken(kind: type[Future[Any]]) -> None: ...

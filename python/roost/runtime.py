@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from roost.failure import Event, Failure
     from roost.mesh import Mesh
     from roost.owning import OwnedMesh
+    from roost.rdma.transfers import Transfers
     from roost.runner import Runner
 
 __all__ = ["Job", "Runtime"]
@@ -51,6 +52,9 @@ _logger = logging.getLogger("roost")
 
 class Runtime:
     """One process's share of a job."""
+
+    # Made at first use of one-sided memory.
+    transfers: Transfers | None = None
 
     def __init__(
         self,
@@ -241,6 +245,8 @@ class Runtime:
             mesh.mark_stopped("its job has ended")
         self.members.job_ended()
         self.sharing.close()
+        if self.transfers is not None:
+            self.transfers.close()
         control, self.control = self.control, cast("Control", _Ended())
         control.close()
         # With the last reference its descriptors go, however long something holds this runtime.

@@ -38,10 +38,8 @@ class _Part(NamedTuple):
             size = local.size if self.is_write else remote.size
             parts.add_flat(self.is_write, self.buffer._handle, remote.offset, self.local.address, size)
         else:
-            parts.add(
-                self.is_write, self.buffer._handle, remote.offset, remote.strides, self.local.address, local.strides,
-                local.shape, local.item_bytes,
-            )  # fmt: skip
+            there, here = (remote.offset, remote.strides), (self.local.address, local.strides)
+            parts.add(self.is_write, self.buffer._handle, there, here, local.shape, local.item_bytes)
 
     def moved(self, name: str) -> _Part | None:
         """The same where its memory lies now; None when that is where it was."""
@@ -60,6 +58,7 @@ class Batch:
     def __init__(self) -> None:
         self._added: list[_Part] = []
         self._parts = Parts()
+        self._known: set[tuple[object, ...]] = set()
 
     def __len__(self) -> int:
         return len(self._added)
@@ -84,6 +83,23 @@ class Batch:
         name = self._name("src")
         return self._add(is_write=True, where=dst, lent=lend(src, name), value=src, name=name)
 
+    def _read_once(self, src: View, dst: object, name: str) -> None:
+        """Of a structure: what two names stand for is read once."""
+        lent = lend(dst, name)
+        if not self._has(src, lent):
+            self._add(is_write=False, where=src, lent=lent, value=dst, name=name)
+
+    def _write_once(self, dst: View, src: object, name: str) -> None:
+        lent = lend(src, name)
+        if not self._has(dst, lent):
+            self._add(is_write=True, where=dst, lent=lent, value=src, name=name)
+
+    def _has(self, view: View, lent: Lent) -> bool:
+        key = view._buffer._handle.region, view._layout, lent.address, lent.layout
+        known = key in self._known
+        self._known.add(key)
+        return known
+
     @overload
     def submit(self, *, timeout: float = 60.0, version: None = None, checksum: bool = False) -> Reply[None]: ...
     @overload
@@ -104,10 +120,16 @@ class Batch:
             BufferGone: by the reply, as are all that follow; `Buffer.read_into` has them all. Of what was to be written
                 everything, something or nothing has been.
         """
-        return self._submit(timeout, version, checksum, lambda found: found)
+        return self._submit(lambda found: found, None, timeout=timeout, version=version, checksum=checksum)
 
     def _submit(
-        self, timeout: float, version: int | None, checksum: bool, then: Callable[[int | None], R]
+        self,
+        then: Callable[[int | None], R],
+        slow: Callable[[], None] | None,
+        *,
+        timeout: float,
+        version: int | None,
+        checksum: bool = False,
     ) -> Reply[R]:
         check_version(version)
         check_timeout(timeout)
@@ -118,7 +140,7 @@ class Batch:
         self._look_again()
         keep = [part.local.keep for part in self._added]
         wanted = then if version is not None else lambda _: then(None)
-        return at_work.submit(self._parts, keep, timeout, wanted, version=version, checksum=checksum)
+        return at_work.submit(self._parts, keep, timeout, wanted, slow, version=version, checksum=checksum)
 
     def _look_again(self) -> None:
         """Memory may have moved since it was added, or be gone."""
@@ -133,7 +155,7 @@ class Batch:
     def _name(self, what: str) -> str:
         return _name(len(self._added), what)
 
-    def _add(self, *, is_write: bool, where: Buffer | View, lent: Lent, value: Any, name: str) -> Self:
+    def _add(self, *, is_write: bool, where: object, lent: Lent, value: Any, name: str) -> Self:
         lent.check_size(name)
         if isinstance(where, Buffer):
             buffer, remote = where, _whole(where, lent, name, is_write=is_write)

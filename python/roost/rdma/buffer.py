@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from roost.rdma.layout import Index
-    from roost.rdma.transfers import Transfers
+    from roost.rdma.transfers import Transfer, Transfers
     from roost.reply import Reply
 
 __all__ = ["Backend", "Buffer", "check_version", "empty"]
@@ -73,9 +73,19 @@ class Buffer:
         lent.check_writable("a Buffer's memory")
         lent.check_contiguous("a Buffer's memory")
         layout = lent.layout
-        self._layout = contiguous(layout.shape, layout.item_bytes, layout.dtype)
+        self._register(lent.address, contiguous(layout.shape, layout.item_bytes, layout.dtype), lent.keep)
+
+    @classmethod
+    def _over(cls, address: int, size: int, keep: object) -> Self:
+        """Of bytes that were looked at already."""
+        buffer = cls.__new__(cls)
+        buffer._register(address, contiguous((size,), 1, ""), keep)
+        return buffer
+
+    def _register(self, address: int, layout: Layout, keep: object) -> None:
         runtime = process.current()
-        self._handle = transfers(runtime).engine.register(lent.address, layout.size, lent.keep)
+        self._layout = layout
+        self._handle = transfers(runtime).engine.register(address, layout.size, keep)
         self._owner_name = runtime.name
 
     @property
@@ -145,9 +155,7 @@ class Buffer:
             parts, lent.keep, timeout, _nothing if version is None else _the_version, version=version, checksum=checksum
         )
 
-    def write_from(
-        self, src: object, *, offset: int = 0, timeout: float = 60.0, checksum: bool = False
-    ) -> Reply[None]:
+    def write_from(self, src: object, *, offset: int = 0, timeout: float = 60.0, checksum: bool = False) -> Reply[None]:
         """Copy all of `src` into the buffer, at `offset`; what the buffer has before and behind that stays.
 
         Args:
@@ -207,6 +215,9 @@ class Buffer:
         Raises:
             PermissionError: another process owns it.
         """
+        return self._drop()
+
+    def _drop(self) -> Transfer[None]:
         return self._of_owner("drop").drop(self._handle)
 
     async def __aenter__(self) -> Self:

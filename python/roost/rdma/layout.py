@@ -68,7 +68,9 @@ class Layout(NamedTuple):
         whole = [slice(None)] * missing
         at = next((number for number, place in enumerate(places) if place is Ellipsis), len(places))
         offset, shape, strides = self.offset, [], []
-        for place, length, stride in zip([*places[:at], *whole, *places[at + 1 :]], self.shape, self.strides, strict=True):
+        for place, length, stride in zip(
+            [*places[:at], *whole, *places[at + 1 :]], self.shape, self.strides, strict=True
+        ):
             if isinstance(place, slice):
                 start, stop, step = place.indices(length)
                 count = len(range(start, stop, step))

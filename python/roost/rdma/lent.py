@@ -85,7 +85,9 @@ def lend(value: Any, what: str) -> Lent:
     if is_array(value):
         return _of_array(value, what)
     if hasattr(value, "__cuda_array_interface__"):
-        raise Unavailable(f"{what} lies in the memory of a GPU, which roost.rdma does not reach yet: copy it to the host")
+        raise Unavailable(
+            f"{what} lies in the memory of a GPU, which roost.rdma does not reach yet: copy it to the host"
+        )
     try:
         view = memoryview(value)
     except TypeError:
@@ -107,7 +109,8 @@ _FORMATS = {
 def _of_array(array: Any, what: str) -> Lent:
     if array.dtype.hasobject:
         raise ValueError(f"{what} is an array of Python objects (dtype {array.dtype}), which lie elsewhere")
-    layout = Layout(0, tuple(array.shape), tuple(array.strides), array.itemsize, array.dtype.name)
+    dtype = array.dtype.name if array.dtype.isnative else array.dtype.str
+    layout = Layout(0, tuple(array.shape), tuple(array.strides), array.itemsize, dtype)
     return Lent(array.__array_interface__["data"][0], layout, array.flags.writeable, array)
 
 
@@ -119,9 +122,13 @@ def _of_tensor(tensor: Any, what: str) -> Lent:
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         raise ValueError(f"{what} is sparse, quantized or nested: give tensors of plain memory, one by one")
     if tensor.is_conj() or tensor.is_neg():
-        raise ValueError(f"{what} is a conjugated or negated view of its memory: give tensor.resolve_conj().resolve_neg()")
+        raise ValueError(
+            f"{what} is a conjugated or negated view of its memory: give tensor.resolve_conj().resolve_neg()"
+        )
     if kind != "cpu":
-        raise Unavailable(f"{what} is on the device {tensor.device}, which roost.rdma does not reach yet: give tensor.cpu()")
+        raise Unavailable(
+            f"{what} is on the device {tensor.device}, which roost.rdma does not reach yet: give tensor.cpu()"
+        )
     item = tensor.element_size()
     strides = tuple(stride * item for stride in tensor.stride())
     dtype = str(tensor.dtype).removeprefix("torch.")

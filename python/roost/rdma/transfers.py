@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from roost import process
 from roost._roost import Engine
 from roost._tasks import let_tasks_take
 from roost.errors import AuthenticationError, CallTimeoutError, PeerLostError, ProtocolError, Unavailable
-from roost.failure import Failure
-from roost.point import Point
 from roost.rdma.errors import BufferGone, VersionError
-from roost.reply import Reply, fail_reply
+from roost.reply import FailedReply, Reply
 from roost.values import check_finite, check_one_of
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from roost._roost import Handle, Parts
     from roost.runtime import Runtime
 
-__all__ = ["Transfers", "check_timeout", "transfers"]
+__all__ = ["Transfer", "Transfers", "check_timeout", "error_of", "transfers"]
 
 R = TypeVar("R")
 
@@ -82,14 +81,16 @@ class Transfers:
         devices = [name for name in os.environ.get("ROOST_RDMA_DEVICES", "").split(",") if name.strip()]
         try:
             self.engine = Engine.start(
-                runtime.control, runtime.job_id, runtime.host_id, runtime.proc, runtime.incarnation, forced, devices
+                runtime.control, runtime.job_id, runtime.host_id, (runtime.proc, runtime.incarnation), forced, devices
             )
         except TypeError:
             # Of roost.testing's local procs, which have no control thread.
-            raise Unavailable("procs of roost.testing that live in the test's process have no one-sided memory") from None
+            raise Unavailable(
+                "procs of roost.testing that live in the test's process have no one-sided memory"
+            ) from None
         self._numbers = count(1)
-        # By number: the reply, what becomes of its value, and whether it was cancelled meanwhile.
-        self._open: dict[int, tuple[Transfer[Any], Callable[[Any], Any]]] = {}
+        # By number: the reply, what it gives, and what is still to be done on a thread.
+        self._open: dict[int, tuple[Transfer[Any], Callable[[Any], Any], Callable[[], None] | None]] = {}
         self._cancelled: set[int] = set()
         # By region of this process: whether an update of it was broken off, so that it is still under way for its readers.
         self.broken: set[int] = set()
@@ -103,20 +104,23 @@ class Transfers:
         self.engine.close()
         open_, self._open = self._open, {}
         if not runtime.loop.is_closed():
-            for reply, _ in open_.values():
-                fail_reply(reply, BufferGone("the job has ended, and its one-sided memory with it"))
+            for reply, _, _ in open_.values():
+                _fail(reply, BufferGone("the job has ended, and its one-sided memory with it"))
 
-    def begin(self, work: Callable[[int], None], then: Callable[[Any], R]) -> Transfer[R]:
+    def begin(
+        self, work: Callable[[int], None], then: Callable[[Any], R], slow: Callable[[], None] | None = None
+    ) -> Transfer[R]:
         """Ask the engine for something.
 
         Args:
             work: asks it, given the number of the transfer.
             then: what the reply gives, made from the version that was read.
+            slow: what is to be done before that, on a thread.
         """
         number = next(self._numbers)
         reply: Transfer[R] = Transfer(loop=self._runtime.loop)
         reply._call = number
-        self._open[number] = reply, then
+        self._open[number] = reply, then, slow
         try:
             work(number)
         except BaseException:
@@ -127,17 +131,43 @@ class Transfers:
     def nothing(self, value: R) -> Reply[R]:
         """The reply of what has nothing to do."""
         reply: Reply[R] = Reply(loop=self._runtime.loop)
-        self._runtime.on_loop(lambda: reply.done() or reply.set_result(value))
+        self._runtime.on_loop(partial(reply.set_result, value))
         return reply
 
     def submit(
-        self, parts: Parts, keep: object, timeout: float, then: Callable[[Any], R], *, version: int | None, checksum: bool
+        self,
+        parts: Parts,
+        keep: object,
+        timeout: float,
+        then: Callable[[Any], R],
+        slow: Callable[[], None] | None = None,
+        *,
+        version: int | None,
+        checksum: bool,
     ) -> Transfer[R]:
         """Read and write; all of it is checked, and nothing has begun when this raises."""
         check_timeout(timeout)
         return self.begin(
-            lambda number: self.engine.submit(number, parts, version, float(timeout), checksum, keep), then
+            lambda number: self.engine.submit(number, parts, version, float(timeout), checksum, keep), then, slow
         )
+
+    def together(self, replies: list[Transfer[None]]) -> Reply[None]:
+        """The reply of them all."""
+        both: Reply[None] = Reply(loop=self._runtime.loop)
+        left = len(replies)
+
+        def ended(reply: Transfer[None]) -> None:
+            nonlocal left
+            left -= 1
+            error = None if reply.cancelled() else reply.exception()
+            if error is not None:
+                _fail(both, error)
+            elif not left and not both.done():
+                both.set_result(None)
+
+        for reply in replies:
+            self._runtime.on_loop(partial(reply.add_done_callback, ended))
+        return both
 
     def drop(self, handle: Handle) -> Transfer[None]:
         """Take a buffer of this process back."""
@@ -154,41 +184,63 @@ class Transfers:
 
     def _completed(self) -> None:
         for number, kind, details in self.engine.drain():
-            opened = self._open.pop(number, None)
+            opened = self._open.get(number)
             if opened is None:
                 continue
-            reply, then = opened
-            if number in self._cancelled:
-                self._cancelled.discard(number)
-                asyncio.Future.cancel(reply)
-            elif reply.done():
-                continue
+            _, then, slow = opened
+            if kind == "done" and slow is not None and number not in self._cancelled:
+                work = self._runtime.loop.run_in_executor(None, slow)
+                work.add_done_callback(partial(self._slow_done, number, details))
             elif kind == "done":
-                try:
-                    reply.set_result(then(details[0]))
-                except Exception as error:  # noqa: BLE001 - of what becomes of the value
-                    fail_reply(reply, error)
+                self._end(number, partial(then, details[0]))
             else:
-                fail_reply(reply, self._error(kind, details))
+                self._end(number, partial(_raise, error_of(kind, details)))
         for is_warning, text in self.engine.notices():
             _logger.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
 
-    def _error(self, kind: str, details: tuple[Any, ...]) -> BaseException:
-        text = str(details[0]) if details else kind
-        if kind == "stale":
-            return VersionError(*details)
-        if kind == "peer_lost":
-            return self._lost(*details)
-        return _ERRORS[kind](text)
+    def _slow_done(self, number: int, details: tuple[Any, ...], work: asyncio.Future[None]) -> None:
+        if number not in self._open:
+            return
+        then = self._open[number][1]
 
-    def _lost(self, text: str, proc: int) -> PeerLostError:
-        failure = self._runtime.members.gone.get(proc)
-        if failure is None:
-            failure = Failure(kind="lost", origin="roost", mesh="", name=text, point=Point({}), reason=text)
-        return PeerLostError(text, failure)
+        def value() -> Any:
+            work.result()
+            return then(details[0])
+
+        self._end(number, value)
+
+    def _end(self, number: int, value: Callable[[], Any]) -> None:
+        reply = self._open.pop(number)[0]
+        if number in self._cancelled:
+            # Also where it was done by then: whoever cancelled a task expects it to end so.
+            self._cancelled.discard(number)
+            asyncio.Future.cancel(reply)
+        elif not reply.done():
+            try:
+                reply.set_result(value())
+            except Exception as error:  # noqa: BLE001 - whatever went wrong, its waiter is told
+                _fail(reply, error)
+
+
+def _fail(reply: Reply[Any], error: BaseException) -> None:
+    """Give a reply its error; from now on it watches whether somebody hears of it."""
+    if not reply.done():
+        reply.__class__ = FailedReply
+        reply.set_exception(error)
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 _ERRORS: dict[str, type[Exception]] = {
-    "gone": BufferGone, "timed_out": CallTimeoutError, "misuse": ValueError, "refused": AuthenticationError,
-    "unavailable": Unavailable, "corrupt": ProtocolError, "failed": ProtocolError, "cancelled": asyncio.CancelledError,
+    "gone": BufferGone, "peer_lost": PeerLostError, "timed_out": CallTimeoutError, "misuse": ValueError,
+    "refused": AuthenticationError, "unavailable": Unavailable, "corrupt": ProtocolError, "failed": ProtocolError,
 }  # fmt: skip
+
+
+def error_of(kind: str, details: tuple[Any, ...]) -> Exception:
+    """What users are told of a transfer that went wrong. Also called by Rust, of what is refused at once."""
+    if kind == "stale":
+        return VersionError(*details)
+    return _ERRORS.get(kind, ProtocolError)(str(details[0]))

@@ -5,12 +5,11 @@ use std::process;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use roost_core::id::{HostId, Incarnation, ProcId};
-use roost_rdma::{Backend, Completion, Error, Memory, Options, Own, Peer, Transfer};
+use roost_rdma::{Backend, Completion, Error, Options, Own, Peer, Transfer};
 
 use super::handle::Handle;
 use super::links::{self, Caller};
@@ -40,7 +39,7 @@ impl Engine {
         control: &Bound<'_, Control>,
         job: [u8; 16],
         host: u64,
-        (proc, incarnation): (u64, u32),
+        life: (u64, u32),
         backend: &str,
         devices: Vec<String>,
     ) -> PyResult<Self> {
@@ -51,8 +50,8 @@ impl Engine {
             job: u64::from_le_bytes(*first),
             host: HostId::new(host).ok_or_else(|| PyValueError::new_err("host 0"))?,
             peer: Peer {
-                proc: ProcId::new(proc).ok_or_else(|| PyValueError::new_err("proc 0"))?,
-                incarnation: Incarnation(incarnation),
+                proc: ProcId::new(life.0).ok_or_else(|| PyValueError::new_err("proc 0"))?,
+                incarnation: Incarnation(life.1),
             },
         };
         let options = Options {
@@ -80,7 +79,7 @@ impl Engine {
     fn register(&self, address: usize, size: u64, keep: Kept) -> PyResult<Handle> {
         let handle = self
             .engine()?
-            .register(Memory::of(address, size), Box::new(keep))
+            .register(super::interim::memory_of(address, size), Box::new(keep))
             .map_err(|error| raised(&error))?;
         Ok(Handle(Arc::new(handle)))
     }

@@ -14,6 +14,7 @@
 
 mod engine;
 mod handle;
+mod interim;
 mod lane;
 mod links;
 mod parts;

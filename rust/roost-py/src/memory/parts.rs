@@ -58,7 +58,7 @@ impl Parts {
         shape: Vec<u64>,
         item_bytes: u64,
     ) -> PyResult<()> {
-        let runs = roost_rdma::strided(&shape, item_bytes, remote.0, &remote.1, local.0, &local.1)
+        let runs = super::interim::strided(&shape, item_bytes, remote.0, &remote.1, local.0, &local.1)
             .map_err(|misuse| PyValueError::new_err(misuse.to_string()))?;
         self.push(is_write, handle, runs);
         Ok(())

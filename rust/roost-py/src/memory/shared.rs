@@ -7,7 +7,7 @@ use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyMemoryError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use roost_rdma::Segment;
+use super::interim::Segment;
 
 /// What `roost.rdma.empty` gives a view of.
 #[pyclass(frozen, module = "roost._roost")]
