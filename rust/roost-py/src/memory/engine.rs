@@ -9,7 +9,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use roost_core::id::{HostId, Incarnation, ProcId};
-use roost_rdma::{Backend, Completion, Error, Options, Own, Peer, Transfer};
+use roost_rdma::{Backend, Completion, Error, Memory, Options, Own, Peer, Transfer};
 
 use super::handle::Handle;
 use super::links::{self, Caller};
@@ -79,14 +79,16 @@ impl Engine {
     fn register(&self, address: usize, size: u64, keep: Kept) -> PyResult<Handle> {
         let handle = self
             .engine()?
-            .register(super::interim::memory_of(address, size), Box::new(keep))
+            .register(Memory::of(address, size), Box::new(keep))
             .map_err(|error| raised(&error))?;
         Ok(Handle(Arc::new(handle)))
     }
 
     /// The region's content is about to change.
     fn begin_update(&self, region: u64) -> PyResult<()> {
-        self.engine()?.begin_update(region).map_err(|error| raised(&error))
+        self.engine()?
+            .begin_update(region)
+            .map_err(|error| raised(&error))
     }
 
     /// The region's content is now of this version.
@@ -114,7 +116,8 @@ impl Engine {
         checksum: bool,
         keep: Kept,
     ) -> PyResult<()> {
-        let timeout = Duration::try_from_secs_f64(timeout_s).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let timeout = Duration::try_from_secs_f64(timeout_s)
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
         let engine = self.engine()?;
         // Of many parts it takes a while to see that none writes over another.
         py.detach(move || {
@@ -141,7 +144,9 @@ impl Engine {
     /// How everything has ended that has: (its number, how, details).
     fn drain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
-        let Ok(engine) = self.engine() else { return Ok(list) };
+        let Ok(engine) = self.engine() else {
+            return Ok(list);
+        };
         for Completion { token, result, .. } in engine.drain() {
             let (how, details) = match result {
                 Ok(done) => ("done", (done.version,).into_pyobject(py)?),
@@ -160,7 +165,11 @@ impl Engine {
     /// What is worth a line in the log: (whether it is a warning, the line).
     fn notices(&self) -> PyResult<Vec<(bool, String)>> {
         let line = |notice: roost_rdma::Notice| {
-            let what = format!("memory of proc {} is reached by {}", notice.peer, notice.backend.name());
+            let what = format!(
+                "memory of proc {} is reached by {}",
+                notice.peer,
+                notice.backend.name()
+            );
             match notice.fallback {
                 None => (false, what),
                 Some(why) => (true, format!("{what}, since {why}")),

@@ -83,7 +83,12 @@ impl Write for Socket {
     fn write_vectored(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let from = &from[..from.len().min(SLICES_MAX)];
-        Ok(sendmsg(&self.0, from, &mut SendAncillaryBuffer::default(), flags)?)
+        Ok(sendmsg(
+            &self.0,
+            from,
+            &mut SendAncillaryBuffer::default(),
+            flags,
+        )?)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -51,7 +51,11 @@ fn tell(engine: &Engine, news: LinkNews, sockets: Vec<std::os::fd::OwnedFd>) {
                 .collect();
             engine.adopt(life(peer), role, u64::from(link), connections);
         }
-        LinkNews::Failed { peer, reason, is_over } => engine.link_failed(life(peer), reason, is_over),
+        LinkNews::Failed {
+            peer,
+            reason,
+            is_over,
+        } => engine.link_failed(life(peer), reason, is_over),
         LinkNews::Over { peer, reason } => engine.peer_lost(life(peer), reason),
     }
 }

@@ -14,7 +14,6 @@
 
 mod engine;
 mod handle;
-mod interim;
 mod lane;
 mod links;
 mod parts;

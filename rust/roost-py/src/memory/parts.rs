@@ -19,9 +19,17 @@ impl Parts {
     }
 
     fn push(&self, is_write: bool, handle: &Handle, runs: Vec<Run>) {
-        let direction = if is_write { Direction::Write } else { Direction::Read };
+        let direction = if is_write {
+            Direction::Write
+        } else {
+            Direction::Read
+        };
         let handle = handle.0.clone();
-        let part = Part { direction, handle, runs };
+        let part = Part {
+            direction,
+            handle,
+            runs,
+        };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(part);
     }
 }
@@ -58,7 +66,7 @@ impl Parts {
         shape: Vec<u64>,
         item_bytes: u64,
     ) -> PyResult<()> {
-        let runs = super::interim::strided(&shape, item_bytes, remote.0, &remote.1, local.0, &local.1)
+        let runs = roost_rdma::strided(&shape, item_bytes, remote.0, &remote.1, local.0, &local.1)
             .map_err(|misuse| PyValueError::new_err(misuse.to_string()))?;
         self.push(is_write, handle, runs);
         Ok(())

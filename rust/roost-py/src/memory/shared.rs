@@ -4,21 +4,26 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use pyo3::buffer::PyUntypedBuffer;
-use pyo3::exceptions::{PyBufferError, PyMemoryError};
+use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use super::interim::Segment;
+use roost_rdma::Segment;
 
 /// What `roost.rdma.empty` gives a view of.
 #[pyclass(frozen, module = "roost._roost")]
-pub(crate) struct SharedMemory(Arc<Segment>);
+pub(crate) struct SharedMemory {
+    /// Of whole pages.
+    segment: Arc<Segment>,
+    size: isize,
+}
 
 #[pymethods]
 impl SharedMemory {
     #[new]
     fn new(py: Python<'_>, size: usize) -> PyResult<Self> {
+        let bytes = isize::try_from(size).map_err(PyMemoryError::new_err)?;
         match py.detach(|| Segment::empty(size)) {
-            Ok(segment) => Ok(Self(segment)),
+            Ok(segment) => Ok(Self { segment, size: bytes }),
             Err(error) => Err(PyMemoryError::new_err(format!(
                 "no shared memory of {size} bytes: {error}"
             ))),
@@ -29,12 +34,11 @@ impl SharedMemory {
     ///
     /// Called by the interpreter, which gives a `view` to fill.
     unsafe fn __getbuffer__(slf: &Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
-        let segment = &slf.get().0;
-        let length = isize::try_from(segment.bytes()).map_err(PyBufferError::new_err)?;
+        let Self { segment, size } = slf.get();
         let address = std::ptr::with_exposed_provenance_mut(segment.address());
         // SAFETY: `view` comes from the interpreter. The segment is mapped as long as this object lives, and the view keeps a
         // reference to it.
-        let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, length, 0, flags) };
+        let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, *size, 0, flags) };
         if filled == 0 {
             Ok(())
         } else {
