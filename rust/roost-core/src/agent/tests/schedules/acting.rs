@@ -224,19 +224,7 @@ impl World {
                     reason: None,
                 },
             ),
-            Step::Connect(from, to) => {
-                let (from, to) = (one(from)[0].get(), one(to)[0]);
-                rig.say(from, ToAgent::Connect { proc: to });
-                for incarnation in (0..3).map(Incarnation) {
-                    rig.say(
-                        from,
-                        ToAgent::Link {
-                            proc: to,
-                            incarnation,
-                        },
-                    );
-                }
-            }
+            Step::Connect(from, to) => connect(rig, one(from)[0].get(), one(to)[0]),
             Step::Answer(good) => {
                 if let Some((number, incarnation)) = self.asked.pop() {
                     let launch = Launch {
@@ -284,5 +272,13 @@ impl World {
             },
             _ => Input::TemplateReady(template),
         });
+    }
+}
+
+/// Ask for a lane to a proc, and for the memory of its first lives.
+fn connect(rig: &mut Rig, from: u64, proc: ProcId) {
+    rig.say(from, ToAgent::Connect { proc });
+    for incarnation in (0..3).map(Incarnation) {
+        rig.say(from, ToAgent::Link { proc, incarnation });
     }
 }
