@@ -41,7 +41,18 @@ NEEDED = {
     "ibv_rc_pingpong": "ibverbs-utils",
     "/etc/libibverbs.d/rxe.driver": "ibverbs-providers",
 }
-MODULES = ("virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay", "veth", "sch_netem", "crc32_generic", "rdma_rxe", "ib_uverbs")
+MODULES = (
+    "virtio_pci",
+    "virtio_console",
+    "9pnet_virtio",
+    "9p",
+    "overlay",
+    "veth",
+    "sch_netem",
+    "crc32_generic",
+    "rdma_rxe",
+    "ib_uverbs",
+)
 
 INIT = r"""#!/busybox sh
 /busybox mkdir -p /bin /proc /sys /dev /lower /rw /root
@@ -186,7 +197,9 @@ def prepare() -> None:
     """Fills the cache: the kernel, and an initramfs of busybox and modules. Quick when it is full."""
     install()
     package = ""
-    for line in subprocess.run(["apt-cache", "depends", KERNEL], check=False, capture_output=True, text=True).stdout.splitlines():
+    for line in subprocess.run(
+        ["apt-cache", "depends", KERNEL], check=False, capture_output=True, text=True
+    ).stdout.splitlines():
         if match := re.search(r"Depends: (linux-image-\S+)", line):
             package = match[1]
     stamp = CACHE / "made-from"
@@ -210,7 +223,10 @@ def prepare() -> None:
         subprocess.run(["dpkg", "-x", deb, f"{work}/tree"], check=True)
         (image,) = Path(work, "tree/boot").glob("vmlinuz-*")
         files = [("busybox", 0o100755, Path(find("busybox") or "").read_bytes()), ("modules", 0o040755, b"")]
-        files += [(f"modules/{at:02}-{name}.ko", 0o100644, content) for at, (name, content) in enumerate(modules(Path(work, "tree/lib/modules")))]
+        files += [
+            (f"modules/{at:02}-{name}.ko", 0o100644, content)
+            for at, (name, content) in enumerate(modules(Path(work, "tree/lib/modules")))
+        ]
         files += [("init", 0o100755, INIT.encode())]
         Path(work, "kernel").write_bytes(unpacked(image.read_bytes()))
         Path(work, "initramfs").write_bytes(archive(files))
@@ -221,7 +237,11 @@ def prepare() -> None:
 
 def job(command: list[str], extra: list[str]) -> bytes:
     """What the machine's shell runs: the caller's environment and folder, then the command."""
-    names = [name for name in os.environ if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) and name not in ("PWD", "OLDPWD", "SHLVL", "_")]
+    names = [
+        name
+        for name in os.environ
+        if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) and name not in ("PWD", "OLDPWD", "SHLVL", "_")
+    ]
     lines = [f"cd {shlex.quote(os.getcwd())}"]
     lines += [f"export {name}={shlex.quote(os.environ[name])}" for name in names]
     lines += [f"export {shlex.quote(setting)}" for setting in extra]
@@ -238,12 +258,32 @@ def run(command: list[str], extra: list[str], memory: int, seconds: float) -> in
         status, console = Path(work, "status"), Path(work, "console")
         qemu = ["qemu-system-x86_64", "-accel", "tcg", "-machine", "q35", "-m", str(memory), "-smp", "2"]
         # Slow to emulate: five levels of page tables, and copies that "rep movsb" does byte by byte.
-        qemu += ["-cpu", "max,la57=off,erms=off,fsrm=off", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]
+        qemu += [
+            "-cpu",
+            "max,la57=off,erms=off,fsrm=off",
+            "-nodefaults",
+            "-no-user-config",
+            "-no-reboot",
+            "-display",
+            "none",
+        ]
         qemu += ["-kernel", str(CACHE / "kernel"), "-initrd", f"{work}/initramfs", "-append"]
         qemu += ["console=ttyS0 quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on tsc=reliable audit=0"]
-        qemu += ["-chardev", f"file,id=console,path={console}", "-serial", "chardev:console", "-device", "virtio-serial-pci"]
+        qemu += [
+            "-chardev",
+            f"file,id=console,path={console}",
+            "-serial",
+            "chardev:console",
+            "-device",
+            "virtio-serial-pci",
+        ]
         for number, path in enumerate((f"/dev/fd/{writing}", status), start=1):
-            qemu += ["-chardev", f"file,id=port{number},path={path}", "-device", f"virtserialport,chardev=port{number},nr={number}"]
+            qemu += [
+                "-chardev",
+                f"file,id=port{number},path={path}",
+                "-device",
+                f"virtserialport,chardev=port{number},nr={number}",
+            ]
         qemu += ["-fsdev", "local,id=host,path=/,security_model=none,multidevs=remap,readonly=on"]
         qemu += ["-device", "virtio-9p-pci,fsdev=host,mount_tag=host"]
         machine = subprocess.Popen(qemu, stdin=subprocess.DEVNULL, pass_fds=[writing])
@@ -277,8 +317,12 @@ def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prepare", action="store_true", help="only fill the cache")
-    parser.add_argument("--timeout", type=float, default=300, metavar="S", help="end the machine after so long, boot included (300)")
-    parser.add_argument("--memory", type=int, default=2048, metavar="MIB", help="of the machine, files it writes included (2048)")
+    parser.add_argument(
+        "--timeout", type=float, default=300, metavar="S", help="end the machine after so long, boot included (300)"
+    )
+    parser.add_argument(
+        "--memory", type=int, default=2048, metavar="MIB", help="of the machine, files it writes included (2048)"
+    )
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="set for the command")
     parser.add_argument("command", nargs="*", help="what to run")
     arguments = parser.parse_args()
