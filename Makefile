@@ -2,7 +2,7 @@
 # PYTHON=python3.12 chooses the interpreter; everything stays inside this folder.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python check format sim bench bench-peers check-instructions wheel fuzz chaos soak clean
+.PHONY: help demo test test-rust test-python test-rdma check format sim bench bench-peers check-instructions wheel fuzz chaos soak clean
 
 SETUP := @scripts/setup.sh
 RUN := @scripts/run.sh
@@ -33,6 +33,14 @@ test-python:  ## Python's tests alone; PYTEST='-k name -x' chooses
 	$(SETUP) test dev demo torch extension
 	$(SAY) "Python: units, types, real processes, examples"
 	$(RUN) python -m pytest $(PYTEST)
+
+test-rdma:  ## transfers by NICs: real libibverbs on soft-RoCE in a small machine (QEMU; some minutes the first time)
+	$(SETUP)
+	$(SAY) "the machine"
+	@scripts/rxe_vm.py --prepare
+	$(SAY) "Rust: between rxe0 and rxe1"
+	$(RUN) env CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(CURDIR)/scripts/rxe_vm.py --timeout 900 --" \
+		cargo test --package roost-rdma --test verbs -- --ignored --test-threads 1 --nocapture
 
 check:  ## formatters, linters, types, stubs, spelling
 	$(SETUP) test dev extension

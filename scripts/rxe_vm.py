@@ -26,6 +26,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from typing import NoReturn
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "roost" / "rxe-vm"
 # 6.1's soft-RoCE does its work in the caller's context; later kernels hand it to threads, which emulation makes 20 times slower.
@@ -41,7 +42,7 @@ NEEDED = {
     "ibv_rc_pingpong": "ibverbs-utils",
     "/etc/libibverbs.d/rxe.driver": "ibverbs-providers",
 }
-MODULES = (
+MODULES = [
     "virtio_pci",
     "virtio_console",
     "9pnet_virtio",
@@ -52,7 +53,7 @@ MODULES = (
     "crc32_generic",
     "rdma_rxe",
     "ib_uverbs",
-)
+]
 
 INIT = r"""#!/busybox sh
 /busybox mkdir -p /bin /proc /sys /dev /lower /rw /root
@@ -110,15 +111,18 @@ poweroff -f
 
 
 def say(text: str) -> None:
+    """What is being done, for who waits."""
     print(f"==> {text}", file=sys.stderr, flush=True)
 
 
-def fail(text: str) -> None:
+def fail(text: str) -> NoReturn:
+    """Ends with one sentence."""
     print(f"rxe_vm: {text}", file=sys.stderr, flush=True)
     sys.exit(125)
 
 
 def find(name: str) -> Path | None:
+    """Where a program or a file is, if it is anywhere."""
     if name.startswith("/"):
         return Path(name) if Path(name).exists() else None
     found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
@@ -137,8 +141,9 @@ def install() -> None:
         fail(f"{', '.join(missing)} are needed: run '{wanted}' as root, then this again.")
     say(f"installing {' '.join(missing)} (once)")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for attempt in (["true"], ["apt-get", "update", "-qq"]):
-        subprocess.run(attempt, check=False, stdout=subprocess.DEVNULL)
+    for is_second in (False, True):
+        if is_second:  # the package lists may be old, or not there
+            subprocess.run(["apt-get", "update", "-qq"], check=False, stdout=subprocess.DEVNULL)
         command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing]
         if subprocess.run(command, check=False, env=environment, stdout=subprocess.DEVNULL).returncode == 0:
             return
@@ -155,7 +160,6 @@ def unpacked(image: bytes) -> bytes:
     if payload.startswith(b"\x28\xb5\x2f\xfd"):
         return subprocess.run(["zstd", "-dc"], input=payload, check=True, stdout=subprocess.PIPE).stdout
     fail(f"the kernel is packed in a way that is not known here: {payload[:6].hex()}")
-    raise AssertionError
 
 
 def modules(tree: Path) -> list[tuple[str, bytes]]:
@@ -193,26 +197,25 @@ def archive(files: list[tuple[str, int, bytes]]) -> bytes:
     return bytes(parts)
 
 
+def kernel_package() -> str | None:
+    """The package of the newest kernel of the wanted series, by apt's lists."""
+    command = ["apt-cache", "depends", KERNEL]
+    said = subprocess.run(command, check=False, capture_output=True, text=True).stdout
+    match = re.search(r"Depends: (linux-image-\S+)", said)
+    return match[1] if match else None
+
+
 def prepare() -> None:
     """Fills the cache: the kernel, and an initramfs of busybox and modules. Quick when it is full."""
     install()
-    package = ""
-    for line in subprocess.run(
-        ["apt-cache", "depends", KERNEL], check=False, capture_output=True, text=True
-    ).stdout.splitlines():
-        if match := re.search(r"Depends: (linux-image-\S+)", line):
-            package = match[1]
-    stamp = CACHE / "made-from"
-    if stamp.exists() and (not package or stamp.read_text() == package + INIT):
+    package, stamp = kernel_package(), CACHE / "made-from"
+    if stamp.exists() and (package is None or stamp.read_text() == package + INIT):
         return
-    if not package:
+    if package is None:
         subprocess.run(["apt-get", "update", "-qq"], check=False)
-        found = subprocess.run(["apt-cache", "depends", KERNEL], check=False, capture_output=True, text=True).stdout
-        match = re.search(r"Depends: (linux-image-\S+)", found)
-        if not match:
-            fail(f"apt knows no package {KERNEL}: this takes Debian's kernel, and Debian's package lists are not here.")
-        else:
-            package = match[1]
+        package = kernel_package()
+    if package is None:
+        fail(f"apt knows no package {KERNEL}: this takes Debian's kernel, and Debian's package lists are not here.")
     say(f"fetching {package} for the machine (once)")
     CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE) as work:
@@ -223,10 +226,8 @@ def prepare() -> None:
         subprocess.run(["dpkg", "-x", deb, f"{work}/tree"], check=True)
         (image,) = Path(work, "tree/boot").glob("vmlinuz-*")
         files = [("busybox", 0o100755, Path(find("busybox") or "").read_bytes()), ("modules", 0o040755, b"")]
-        files += [
-            (f"modules/{at:02}-{name}.ko", 0o100644, content)
-            for at, (name, content) in enumerate(modules(Path(work, "tree/lib/modules")))
-        ]
+        for at, (name, content) in enumerate(modules(Path(work, "tree/lib/modules"))):
+            files.append((f"modules/{at:02}-{name}.ko", 0o100644, content))
         files += [("init", 0o100755, INIT.encode())]
         Path(work, "kernel").write_bytes(unpacked(image.read_bytes()))
         Path(work, "initramfs").write_bytes(archive(files))
@@ -237,11 +238,8 @@ def prepare() -> None:
 
 def job(command: list[str], extra: list[str]) -> bytes:
     """What the machine's shell runs: the caller's environment and folder, then the command."""
-    names = [
-        name
-        for name in os.environ
-        if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) and name not in ("PWD", "OLDPWD", "SHLVL", "_")
-    ]
+    own = ("PWD", "OLDPWD", "SHLVL", "_")
+    names = [name for name in os.environ if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) and name not in own]
     lines = [f"cd {shlex.quote(os.getcwd())}"]
     lines += [f"export {name}={shlex.quote(os.environ[name])}" for name in names]
     lines += [f"export {shlex.quote(setting)}" for setting in extra]
@@ -256,37 +254,17 @@ def run(command: list[str], extra: list[str], memory: int, seconds: float) -> in
         own = archive([("job", 0o100644, job(command, extra))])
         Path(work, "initramfs").write_bytes((CACHE / "initramfs").read_bytes() + own)
         status, console = Path(work, "status"), Path(work, "console")
-        qemu = ["qemu-system-x86_64", "-accel", "tcg", "-machine", "q35", "-m", str(memory), "-smp", "2"]
+        append = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on tsc=reliable audit=0"
         # Slow to emulate: five levels of page tables, and copies that "rep movsb" does byte by byte.
-        qemu += [
-            "-cpu",
-            "max,la57=off,erms=off,fsrm=off",
-            "-nodefaults",
-            "-no-user-config",
-            "-no-reboot",
-            "-display",
-            "none",
-        ]
-        qemu += ["-kernel", str(CACHE / "kernel"), "-initrd", f"{work}/initramfs", "-append"]
-        qemu += ["console=ttyS0 quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on tsc=reliable audit=0"]
-        qemu += [
-            "-chardev",
-            f"file,id=console,path={console}",
-            "-serial",
-            "chardev:console",
-            "-device",
-            "virtio-serial-pci",
-        ]
-        for number, path in enumerate((f"/dev/fd/{writing}", status), start=1):
-            qemu += [
-                "-chardev",
-                f"file,id=port{number},path={path}",
-                "-device",
-                f"virtserialport,chardev=port{number},nr={number}",
-            ]
-        qemu += ["-fsdev", "local,id=host,path=/,security_model=none,multidevs=remap,readonly=on"]
-        qemu += ["-device", "virtio-9p-pci,fsdev=host,mount_tag=host"]
-        machine = subprocess.Popen(qemu, stdin=subprocess.DEVNULL, pass_fds=[writing])
+        qemu = f"""qemu-system-x86_64 -accel tcg -machine q35 -m {memory} -smp 2 -cpu max,la57=off,erms=off,fsrm=off
+            -nodefaults -no-user-config -no-reboot -display none
+            -kernel '{CACHE}/kernel' -initrd '{work}/initramfs' -append '{append}'
+            -chardev 'file,id=console,path={console}' -serial chardev:console -device virtio-serial-pci
+            -chardev file,id=said,path=/dev/fd/{writing} -device virtserialport,chardev=said,nr=1
+            -chardev 'file,id=status,path={status}' -device virtserialport,chardev=status,nr=2
+            -fsdev local,id=host,path=/,security_model=none,multidevs=remap,readonly=on
+            -device virtio-9p-pci,fsdev=host,mount_tag=host"""
+        machine = subprocess.Popen(shlex.split(qemu), stdin=subprocess.DEVNULL, pass_fds=[writing])
         os.close(writing)
         printer = threading.Thread(target=print_all, args=(reading,))
         printer.start()
@@ -307,6 +285,7 @@ def run(command: list[str], extra: list[str], memory: int, seconds: float) -> in
 
 
 def print_all(descriptor: int) -> None:
+    """Passes on what the machine prints, until it ends."""
     with os.fdopen(descriptor, "rb", buffering=0) as pipe:
         while some := pipe.read(1 << 16):
             sys.stdout.buffer.write(some)

@@ -26,6 +26,7 @@ macro_rules! values {
     ($facts:ident, $($rust:ident = $c:literal),* $(,)?) => { $($facts.push(($c.to_owned(), usize::try_from(sys::$rust).unwrap()));)* };
 }
 
+#[expect(clippy::too_many_lines, reason = "a list")]
 fn facts() -> Vec<Fact> {
     let mut facts = Vec::new();
     fields!(

@@ -149,13 +149,17 @@ impl Region {
     fn why(&self, errno: i32, device: &Device) -> String {
         let text = io::Error::from_raw_os_error(errno).to_string();
         match errno {
+            // Not every driver says EFAULT of memory that is not there.
+            libc::ENOMEM if self.dma_buf.is_none() && !is_mapped(self.address, self.bytes) => {
+                format!("{text}: it is not mapped")
+            }
             libc::ENOMEM => match memlock() {
                 Some(limit) => format!(
-                    "{text}: this process may lock {limit} bytes (RLIMIT_MEMLOCK). Raise it: ulimit -l unlimited, LimitMEMLOCK=infinity of a \
-                     systemd service, --ulimit memlock=-1 of a container"
+                    "{text}: this process may lock {limit} bytes (RLIMIT_MEMLOCK). Raise it: ulimit -l unlimited, \
+                     LimitMEMLOCK=infinity of a systemd service, --ulimit memlock=-1 of a container"
                 ),
                 None => format!(
-                    "{text}: the device has {} regions, or the host no memory that can stay in place",
+                    "{text}: it is read-only, or all {} regions of the device are in use, or the host has no memory left that can stay in place",
                     device.limits.regions_max
                 ),
             },
@@ -169,6 +173,23 @@ impl Region {
             }
             _ => text,
         }
+    }
+}
+
+/// Whether all of these pages are there.
+fn is_mapped(address: usize, bytes: u64) -> bool {
+    let start = address & !(rustix::param::page_size() - 1);
+    let Ok(length) = usize::try_from(bytes) else {
+        return false;
+    };
+    let length = length.saturating_add(address - start);
+    // SAFETY: with this flag Linux looks whether the range is mapped, and does nothing else.
+    unsafe {
+        libc::msync(
+            std::ptr::with_exposed_provenance_mut(start),
+            length,
+            libc::MS_ASYNC,
+        ) == 0
     }
 }
 

@@ -2,6 +2,16 @@
 //!
 //! `sys` declares, `result` turns codes into errors and is the only caller of `sys`, and the types below own what it gives.
 //! A [`Path`] is what one process reaches another's memory by; it has no thread, and whoever has it waits on one descriptor.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `sys`, `result` | libibverbs as it is; its codes as errors |
+//! | `device`, `gid`, `topology` | devices, ports that are ACTIVE, their addresses, how near they are |
+//! | `memory`, `registry` | memory that NICs may touch; which of it is registered now |
+//! | `queue_pair` | reliable connections and where their work completes |
+//! | `offer` | what two engines tell each other over their link |
+//! | `path`, `operation` | queue pairs to one peer, work striped over them; one read or write on its way |
+//! | `layout` | a test: the declarations against libibverbs' headers |
 
 mod device;
 mod gid;

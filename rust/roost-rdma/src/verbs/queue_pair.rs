@@ -14,10 +14,11 @@ const REQUESTS_MAX: u32 = 128;
 /// Requests that are handed over in one call.
 pub(super) const CHAIN_MAX: usize = 32;
 
-/// 4.096 µs × 2^14 = 67 ms without an answer, then again, seven times: one lost packet of a hundred is ridden out, and a peer that
+/// 4.096 µs × 2^14 = 67 ms without an answer, then again, six times: one lost packet of a hundred is ridden out, and a peer that
 /// is silent ends in about half a second (devices may take up to four times as long). Each answer starts the count anew.
 const TIMEOUT: u8 = 14;
-const RETRIES: u8 = 7;
+/// Not 7, the most there is: soft-RoCE takes that for "for ever".
+const RETRIES: u8 = 6;
 /// Nothing here posts receives, so "receiver not ready" never comes from our own; 7 would mean for ever.
 const RECEIVER_RETRIES: u8 = 6;
 const RECEIVER_TIMER: u8 = 12;
