@@ -1,10 +1,20 @@
 //! One thread a process that serves what others ask of its memory, and drives what it asks of others.
 
+mod asking;
+mod copying;
+mod driver;
+mod leasing;
+mod link;
+mod operation;
+mod peers;
+mod serving;
 mod shared;
+mod timers;
 
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use roost_core::id::HostId;
@@ -146,6 +156,28 @@ pub struct Notice {
 #[derive(Clone)]
 pub struct Engine {
     shared: Arc<Shared>,
+    thread: Arc<Thread>,
+}
+
+/// Ends with the last who has it.
+struct Thread {
+    shared: Arc<Shared>,
+    handle: Option<thread::JoinHandle<()>>,
+    /// A forked child has no such thread.
+    maker: u32,
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        if std::process::id() != self.maker {
+            return;
+        }
+        self.shared.command(Command::Stop);
+        if let Some(handle) = self.handle.take() {
+            // A panic there was told there.
+            let _ = handle.join();
+        }
+    }
 }
 
 impl Engine {
@@ -156,7 +188,13 @@ impl Engine {
     /// Whatever the system refuses: descriptors, a thread.
     pub fn start(own: Own, options: Options, switch: Arc<dyn Switch>) -> io::Result<Self> {
         let shared = Arc::new(Shared::new(own, options, switch)?);
-        Ok(Self { shared })
+        let handle = Some(driver::start(Arc::clone(&shared))?);
+        let thread = Arc::new(Thread {
+            shared: Arc::clone(&shared),
+            handle,
+            maker: std::process::id(),
+        });
+        Ok(Self { shared, thread })
     }
 
     /// Lets others read and write this memory, which `keep` keeps alive until it is dropped.
@@ -174,8 +212,7 @@ impl Engine {
     ///
     /// [`Error::Gone`] for a region that was dropped; [`Error::Misuse`] during an update.
     pub fn begin_update(&self, region: u64) -> Result<(), Error> {
-        self.shared.command(Command::Begin { region });
-        Ok(())
+        self.shared.begin_update(region)
     }
 
     /// The content is now of this version.
@@ -184,8 +221,7 @@ impl Engine {
     ///
     /// [`Error::Gone`] for a region that was dropped; [`Error::Misuse`] outside an update.
     pub fn end_update(&self, region: u64, version: u64) -> Result<(), Error> {
-        self.shared.command(Command::End { region, version });
-        Ok(())
+        self.shared.end_update(region, version)
     }
 
     /// Takes the region back from everybody. New transfers of it fail at once; the [`Completion`], with what kept its
@@ -206,8 +242,7 @@ impl Engine {
     /// What can be told at once, after which there is no completion: [`Error::Misuse`], [`Error::Refused`] for a handle of
     /// another job, [`Error::Unavailable`] when too many transfers wait.
     pub fn submit(&self, transfer: Transfer, token: u64) -> Result<(), Error> {
-        self.shared.command(Command::Submit { transfer, token });
-        Ok(())
+        self.shared.submit(transfer, token)
     }
 
     /// The transfer is not wanted any more. Its completion comes soon, and nothing is written after it.

@@ -1,7 +1,7 @@
 //! One connection of a link, as whoever made it hands it over.
 
 use std::io::{self, IoSlice};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// A connection that does not block and whose other end has proved itself.
 pub trait Lane: Send {
@@ -38,4 +38,59 @@ pub trait Lane: Send {
     /// Whether the socket's bytes are the connection's: then they are moved between it and users' memory without a copy in
     /// between, and `read` and `write` are not called.
     fn is_plain(&self) -> bool;
+}
+
+/// A socket without anything around it.
+#[derive(Debug)]
+pub struct Plain {
+    socket: OwnedFd,
+    is_unix: bool,
+}
+
+impl Plain {
+    /// A Unix stream socket that does not block.
+    pub fn unix(socket: OwnedFd) -> Self {
+        Self {
+            socket,
+            is_unix: true,
+        }
+    }
+
+    /// A TCP socket that does not block.
+    pub fn tcp(socket: OwnedFd) -> Self {
+        Self {
+            socket,
+            is_unix: false,
+        }
+    }
+}
+
+impl Lane for Plain {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::io::read(&self.socket, into)?)
+    }
+
+    fn write(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize> {
+        Ok(rustix::io::writev(&self.socket, from)?)
+    }
+
+    fn flush(&mut self) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    fn has_buffered(&self) -> bool {
+        false
+    }
+
+    fn is_unix(&self) -> bool {
+        self.is_unix
+    }
+
+    fn is_plain(&self) -> bool {
+        true
+    }
 }

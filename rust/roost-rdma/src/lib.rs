@@ -20,7 +20,7 @@ pub use self::engine::{
 };
 pub use self::error::Error;
 pub use self::handle::{Handle, Key, NotAHandle, Peer};
-pub use self::lane::Lane;
+pub use self::lane::{Lane, Plain};
 pub use self::local::Segment;
 pub use self::plan::{Direction, Misuse, Part, Run, strided};
 pub use self::region::{Keep, Memory};

@@ -74,3 +74,6 @@ pub(crate) const TRANSFERS_MAX: usize = 65_536;
 
 /// Connections of one link.
 pub(crate) const LANES_MAX: usize = 64;
+
+/// Copied within a host by the engine's own thread: waking another takes as long. Half of what a turn may take.
+pub(crate) const INLINE_BYTES_MAX: u64 = 256 << 10;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -11,7 +12,10 @@ use super::{Backend, Completion, Counts, Done, Notice, Options, Own, Role, Switc
 use crate::error::Error;
 use crate::handle::{Handle, Peer};
 use crate::lane::Lane;
-use crate::region::{Keep, Memory, Regions};
+use crate::limits::TRANSFERS_MAX;
+use crate::local::Moved;
+use crate::plan::{self, Misuse, Part};
+use crate::region::{Keep, Memory, Region, Regions};
 use crate::stamp::Stamps;
 
 /// What the thread is asked to do.
@@ -23,13 +27,16 @@ pub(super) enum Command {
     Cancel {
         token: u64,
     },
-    Begin {
-        region: u64,
+    /// An update for which somebody may wait is over.
+    Updated,
+    /// The threads that copy are done with a share of a transfer.
+    Moved {
+        token: u64,
+        share: usize,
+        result: Result<Moved, Error>,
     },
-    End {
-        region: u64,
-        version: u64,
-    },
+    /// Nobody has the engine any more.
+    Stop,
     Drop {
         region: u64,
         token: u64,
@@ -61,6 +68,10 @@ pub(super) struct Shared {
     done: Mutex<Vec<Completion>>,
     done_event: OwnedFd,
     stamps: Arc<Stamps>,
+    /// Questions for stamps that wait for the end of an update.
+    pub(super) lookers: AtomicUsize,
+    /// Transfers that are not done.
+    pub(super) transfers: AtomicUsize,
     pub(super) regions: Mutex<Regions<u64>>,
     pub(super) backends: Mutex<HashMap<Peer, Backend>>,
     pub(super) counts: Mutex<Counts>,
@@ -79,6 +90,8 @@ impl Shared {
             done: Mutex::default(),
             done_event: eventfd(0, flags)?,
             stamps: Stamps::new(),
+            lookers: AtomicUsize::new(0),
+            transfers: AtomicUsize::new(0),
             regions: Mutex::default(),
             backends: Mutex::default(),
             counts: Mutex::default(),
@@ -106,6 +119,46 @@ impl Shared {
             key,
             size,
         })
+    }
+
+    fn own<T>(&self, region: u64, what: impl FnOnce(&Region<u64>) -> Result<T, Misuse>) -> Result<T, Error> {
+        let regions = lock(&self.regions);
+        match regions.own(region) {
+            Some(region) if !region.is_dropping() => Ok(what(region)?),
+            _ => Err(Error::Gone("it was dropped".to_owned())),
+        }
+    }
+
+    pub(super) fn begin_update(&self, region: u64) -> Result<(), Error> {
+        self.own(region, |region| region.slot.begin())
+    }
+
+    pub(super) fn end_update(&self, region: u64, version: u64) -> Result<(), Error> {
+        self.own(region, |region| region.slot.end(version))?;
+        // Whoever came to wait before this looks again; whoever comes after it sees the new stamp. Both orders need the
+        // fence here and the one between coming to wait and looking.
+        fence(Ordering::SeqCst);
+        if self.lookers.load(Ordering::Relaxed) > 0 {
+            self.command(Command::Updated);
+        }
+        Ok(())
+    }
+
+    /// Checks what can be checked here, and hands it to the thread.
+    pub(super) fn submit(&self, transfer: Transfer, token: u64) -> Result<(), Error> {
+        plan::check(&transfer.parts)?;
+        let is_ours = |part: &Part| part.handle.job == self.own.job;
+        if let Some(at) = transfer.parts.iter().position(|part| !is_ours(part)) {
+            return Err(Error::Refused(format!("part {at} names a buffer of another job")));
+        }
+        if self.transfers.fetch_add(1, Ordering::Relaxed) >= TRANSFERS_MAX {
+            self.transfers.fetch_sub(1, Ordering::Relaxed);
+            return Err(Error::Unavailable(format!(
+                "{TRANSFERS_MAX} transfers wait already"
+            )));
+        }
+        self.command(Command::Submit { transfer, token });
+        Ok(())
     }
 
     /// The thread hears of it.

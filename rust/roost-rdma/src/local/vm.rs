@@ -7,7 +7,7 @@
 //! the owner's pidfd has told, after the last copy, that it still lived.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags};
@@ -73,6 +73,11 @@ impl Process {
             pid: rustix::process::getpid(),
             pidfd: own_pidfd()?,
         })
+    }
+
+    /// Readable when it has ended.
+    pub fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
     }
 
     /// Its number in this pid namespace. It means nothing once the process has ended.

@@ -25,6 +25,10 @@ const FAULTS_UNFOUND_MAX: u32 = 100;
 pub(crate) enum Cut {
     #[error("the other end has closed it")]
     Closed,
+    #[error("what was given up is still under way")]
+    Unsettled,
+    #[error("a newer link has taken its place")]
+    Replaced,
     #[error("the connection was cut: {0}")]
     Failed(#[from] io::Error),
     #[error(transparent)]
@@ -115,6 +119,14 @@ impl Conduit {
     pub(crate) fn push(&mut self, outgoing: Outgoing) {
         self.output_bytes += outgoing.held_bytes();
         self.output.push_back(outgoing);
+    }
+
+    /// Chunks that are not sent as a whole.
+    pub(crate) fn chunks_waiting(&self) -> usize {
+        self.output
+            .iter()
+            .filter(|outgoing| outgoing.chunk.is_some())
+            .count()
     }
 
     /// A chunk that is not wanted any more; whether nothing of it was sent, nor will be.

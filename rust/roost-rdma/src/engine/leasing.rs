@@ -1,0 +1,447 @@
+//! Leases: what the asker learns of a buffer before it touches it, and gives back when the owner wants it.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use super::Backend;
+use super::driver::{Driver, Source};
+use super::link::{Asking, Held, Lease, Link, Request, Route, ShareId};
+use super::operation::{Phase, Stage};
+use crate::error::Error;
+use crate::handle::{Handle, Key, Peer};
+use crate::link::{Address, Broken, Message, Reason};
+use crate::local::ptrace::{self, NoWay};
+use crate::local::{Mappings, Place, Process};
+use crate::stamp::View;
+use crate::stream::Cut;
+
+impl Driver {
+    /// The share goes on when it has leases of all its buffers.
+    pub(super) fn lease(&mut self, share: ShareId, link: u64) {
+        let (token, number) = share;
+        let (Some(operation), Some(over)) = (self.operations.get_mut(&token), self.links.get_mut(&link))
+        else {
+            return;
+        };
+        let of = &mut operation.shares[number];
+        of.stage = Stage::Leasing;
+        of.link = Some(link);
+        of.missing = 0;
+        let parts = Arc::clone(&of.parts);
+        for (part, handle) in parts.iter().map(|part| &part.handle).enumerate() {
+            let request = self.issued + 1;
+            let state = lease_of(over, handle, share, request);
+            match state {
+                Ok(State::Held) => {}
+                Ok(State::Awaited) => operation.shares[number].missing += 1,
+                Ok(State::Asked) => {
+                    self.issued = request;
+                    operation.shares[number].missing += 1;
+                    self.is_recounted = true;
+                }
+                Err(error) => {
+                    let error = operation.about(number, Some(part), error);
+                    return self.fail(token, error);
+                }
+            }
+        }
+        self.touched.insert(link);
+        if operation.shares[number].missing == 0 {
+            self.work(share);
+        }
+    }
+
+    /// The owner has answered.
+    pub(super) fn opened(
+        &mut self,
+        id: u64,
+        request: u64,
+        bytes: u64,
+        address: Address,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), Cut> {
+        let (peer, is_near, asking, lease) = opening(&mut self.links, id, request)?;
+        let held = hold(asking, &self.mappings, is_near, bytes, address, descriptors)?;
+        let (held, hindrance) = match held {
+            Found::Held(held) => (held, None),
+            Found::Lost => {
+                self.peer_lost(peer, "its process has ended");
+                return Ok(());
+            }
+            Found::Forbidden(_)
+                if matches!(
+                    asking.leases.get(&lease),
+                    Some(Lease::Asked {
+                        wants_memory: false,
+                        ..
+                    })
+                ) =>
+            {
+                self.open_again(id, lease);
+                return Ok(());
+            }
+            Found::Forbidden(message) => (Held::out_of_reach(bytes), Some(message)),
+        };
+        let process = asking.process.clone().filter(|_| asking.watched.is_none());
+        let Some(Lease::Asked { waiters, .. }) = asking.leases.insert(lease, Lease::Held(held)) else {
+            return Err(Broken("an answer without a question").into());
+        };
+        if let Some(process) = process {
+            self.watch_process(id, &process)?;
+        }
+        if let Some(message) = hindrance
+            && !std::mem::replace(&mut self.peers.entry(peer).or_default().is_hindered, true)
+        {
+            self.chosen(peer, Backend::Tcp, Some(message));
+        }
+        self.peers.entry(peer).or_default().is_well();
+        for share in waiters {
+            self.lease_came(share, id, lease);
+        }
+        Ok(())
+    }
+
+    /// The kernel says no: perhaps the owner's own descriptor of its memory helps.
+    fn open_again(&mut self, id: u64, lease: (u64, Key)) {
+        let request = self.issue();
+        let Some(link) = self.links.get_mut(&id) else {
+            return;
+        };
+        let owner = link.peer;
+        let (region, key) = lease;
+        link.say(
+            &Message::Open {
+                request,
+                region,
+                key,
+                owner,
+                wants_memory: true,
+            },
+            Vec::new(),
+        );
+        if let Some(asking) = link.asking() {
+            if let Some(Lease::Asked { wants_memory, .. }) = asking.leases.get_mut(&lease) {
+                *wants_memory = true;
+            }
+            asking.requests.insert(request, Request::Open { lease });
+        }
+        self.touched.insert(id);
+    }
+
+    /// The end of a process of this host is heard of at once, not only by the end of its link.
+    fn watch_process(&mut self, id: u64, process: &Process) -> Result<(), Cut> {
+        let watched = process.pidfd().try_clone_to_owned()?;
+        self.watch(&watched, Source::Process { link: id })?;
+        if let Some(asking) = self.links.get_mut(&id).and_then(Link::asking) {
+            asking.watched = Some(watched);
+        }
+        Ok(())
+    }
+
+    fn lease_came(&mut self, share: ShareId, link: u64, lease: (u64, Key)) {
+        let (token, number) = share;
+        let Some(operation) = self.operations.get_mut(&token) else {
+            return;
+        };
+        let of = &mut operation.shares[number];
+        if of.link != Some(link) || of.stage != Stage::Leasing || operation.failure.is_some() {
+            return;
+        }
+        of.missing -= 1;
+        let is_all = of.missing == 0;
+        let over = self.links.get_mut(&link).and_then(Link::asking);
+        if let Some(Lease::Held(held)) = over.and_then(|asking| asking.leases.get(&lease)) {
+            let bytes = held.bytes;
+            let of_lease = |handle: &Handle| (handle.region, handle.key) == lease;
+            let wrong = of
+                .parts
+                .iter()
+                .position(|part| of_lease(&part.handle) && part.handle.size != bytes);
+            if wrong.is_some() {
+                let error = operation.about(number, wrong, wrong_size());
+                return self.fail(token, error);
+            }
+        }
+        if is_all {
+            self.work(share);
+        }
+    }
+
+    pub(super) fn refused(&mut self, id: u64, request: u64, reason: Reason, text: String) -> Result<(), Cut> {
+        let (peer, _, asking, lease) = opening(&mut self.links, id, request)?;
+        let waiters = match asking.leases.remove(&lease) {
+            Some(Lease::Asked { waiters, .. }) => waiters,
+            _ => return Err(Broken("a refusal of what was given").into()),
+        };
+        self.is_recounted = true;
+        let error = match reason {
+            Reason::Gone => Error::Gone("its owner has dropped it".to_owned()),
+            Reason::Forged => Error::Refused("it has no such buffer with this key".to_owned()),
+            Reason::OtherLife => Error::PeerLost(format!("{peer} is another life of its process")),
+            Reason::Hindered => Error::Unavailable(text),
+        };
+        for (token, number) in waiters {
+            let Some(operation) = self.operations.get(&token) else {
+                continue;
+            };
+            let part = operation.shares[number].part_of(lease.0);
+            let error = operation.about(number, part, error.clone());
+            self.fail(token, error);
+        }
+        Ok(())
+    }
+
+    /// The owner drops the buffer.
+    pub(super) fn revoked(&mut self, id: u64, region: u64) {
+        let Some(asking) = self.links.get_mut(&id).and_then(Link::asking) else {
+            return;
+        };
+        for (lease, state) in &mut asking.leases {
+            if let (Lease::Held(held), true) = (state, lease.0 == region) {
+                held.is_revoked = true;
+            }
+        }
+        let concerned: Vec<(ShareId, usize)> = self
+            .operations
+            .iter()
+            .flat_map(|(token, operation)| {
+                operation
+                    .shares
+                    .iter()
+                    .enumerate()
+                    .map(move |(number, share)| ((*token, number), share))
+            })
+            .filter(|(_, share)| share.link == Some(id) && share.stage != Stage::Linking)
+            .filter_map(|(at, share)| Some((at, share.part_of(region)?)))
+            .collect();
+        for ((token, number), part) in concerned {
+            let operation = &self.operations[&token];
+            // What has all its bytes does not need the buffer any more.
+            if operation.phase == Phase::Copy
+                && operation.shares[number].stage == Stage::Ready
+                && operation.version.is_none()
+            {
+                continue;
+            }
+            let error = operation.about(
+                number,
+                Some(part),
+                Error::Gone("its owner has dropped it".to_owned()),
+            );
+            self.fail(token, error);
+        }
+        self.answer_revoked(id, region);
+    }
+
+    /// Says so when nothing here uses the region any more.
+    pub(super) fn answer_revoked(&mut self, id: u64, region: u64) {
+        let Some(link) = self.links.get_mut(&id) else {
+            return;
+        };
+        let Some(asking) = link.asking() else {
+            return;
+        };
+        let is_used = |lease: &Lease| matches!(lease, Lease::Held(held) if held.users > 0);
+        if asking
+            .leases
+            .iter()
+            .any(|(lease, state)| lease.0 == region && is_used(state))
+        {
+            return;
+        }
+        asking
+            .leases
+            .retain(|lease, state| lease.0 != region || matches!(state, Lease::Asked { .. }));
+        link.say(&Message::Revoked { region }, Vec::new());
+        self.touched.insert(id);
+        self.is_recounted = true;
+    }
+}
+
+fn opening(
+    links: &mut HashMap<u64, Link>,
+    id: u64,
+    request: u64,
+) -> Result<(Peer, bool, &mut Asking, (u64, Key)), Cut> {
+    let link = links.get_mut(&id).ok_or(Cut::Closed)?;
+    let (peer, is_near) = (link.peer, link.is_unix());
+    let asking = link.asking().ok_or(Broken("an answer to who serves"))?;
+    match asking.requests.remove(&request) {
+        Some(Request::Open { lease }) => Ok((peer, is_near, asking, lease)),
+        _ => Err(Broken("an answer without a question").into()),
+    }
+}
+
+enum State {
+    Held,
+    Awaited,
+    Asked,
+}
+
+fn wrong_size() -> Error {
+    Error::Refused("the buffer has another size than its handle says".to_owned())
+}
+
+fn lease_of(link: &mut Link, handle: &Handle, share: ShareId, request: u64) -> Result<State, Error> {
+    let owner = link.peer;
+    let key = (handle.region, handle.key);
+    let asking = link
+        .asking()
+        .ok_or_else(|| Error::Unavailable("a link of the other direction".to_owned()))?;
+    match asking.leases.get_mut(&key) {
+        Some(Lease::Held(held)) if held.is_revoked => Err(Error::Gone("its owner has dropped it".to_owned())),
+        Some(Lease::Held(held)) if held.bytes != handle.size => Err(wrong_size()),
+        Some(Lease::Held(_)) => Ok(State::Held),
+        Some(Lease::Asked { waiters, .. }) => {
+            waiters.push(share);
+            Ok(State::Awaited)
+        }
+        None => {
+            asking.leases.insert(
+                key,
+                Lease::Asked {
+                    wants_memory: false,
+                    waiters: vec![share],
+                },
+            );
+            asking.requests.insert(request, Request::Open { lease: key });
+            let (region, key) = key;
+            link.say(
+                &Message::Open {
+                    request,
+                    region,
+                    key,
+                    owner,
+                    wants_memory: false,
+                },
+                Vec::new(),
+            );
+            Ok(State::Asked)
+        }
+    }
+}
+
+enum Found {
+    Held(Held),
+    Forbidden(String),
+    Lost,
+}
+
+impl Held {
+    fn out_of_reach(bytes: u64) -> Self {
+        Self {
+            bytes,
+            place: None,
+            stamp: None,
+            users: 0,
+            is_revoked: false,
+        }
+    }
+}
+
+/// What an answer gives: the place that can be reached from here, and the stamps.
+fn hold(
+    asking: &mut Asking,
+    mappings: &Mappings,
+    is_near: bool,
+    bytes: u64,
+    address: Address,
+    descriptors: Vec<OwnedFd>,
+) -> Result<Found, Cut> {
+    let mut descriptors = VecDeque::from(descriptors);
+    if !is_near || asking.route == Route::Stream || address == Address::Asked {
+        return Ok(Found::Held(Held::out_of_reach(bytes)));
+    }
+    let mut next = || {
+        descriptors
+            .pop_front()
+            .ok_or(Broken("an answer without its descriptors"))
+    };
+    let (pidfd, table) = (next()?, next()?);
+    let stamp_index = match address {
+        Address::Process { stamp, .. } | Address::Segment { stamp, .. } => stamp,
+        Address::Asked => return Err(Broken("nowhere").into()),
+    };
+    let view = view_of(asking, &table)?;
+    let place = match address {
+        Address::Process { base, has_memory, .. } => {
+            let memory = if has_memory { Some(next()?) } else { None };
+            match way_to(asking, pidfd, base, memory)? {
+                Ok(place) => place,
+                Err(found) => return Ok(found),
+            }
+        }
+        Address::Segment {
+            offset,
+            bytes: segment_bytes,
+            ..
+        } => {
+            let owner = match &asking.process {
+                Some(process) => Arc::clone(process),
+                None => match Process::of(pidfd) {
+                    Ok(process) => Arc::new(process),
+                    Err(_) => return Ok(Found::Lost),
+                },
+            };
+            asking.process = Some(Arc::clone(&owner));
+            let mapped = mappings.map(next()?.as_fd(), segment_bytes)?;
+            Place::Shared {
+                owner: Some(owner),
+                mapped,
+                base: offset,
+            }
+        }
+        Address::Asked => return Err(Broken("nowhere").into()),
+    };
+    let stamp = Some((view, stamp_index));
+    Ok(Found::Held(Held {
+        bytes,
+        place: Some(place),
+        stamp,
+        users: 0,
+        is_revoked: false,
+    }))
+}
+
+/// The way to the owner's memory is looked for once.
+fn way_to(
+    asking: &mut Asking,
+    pidfd: OwnedFd,
+    base: u64,
+    memory: Option<OwnedFd>,
+) -> Result<Result<Place, Found>, Cut> {
+    if let Some(way) = &asking.way {
+        return Ok(Ok(Place::Process {
+            way: Arc::clone(way),
+            base,
+        }));
+    }
+    let another = pidfd.try_clone()?;
+    let (Ok(process), Ok(kept)) = (Process::of(pidfd), Process::of(another)) else {
+        return Ok(Err(Found::Lost));
+    };
+    asking.process.get_or_insert_with(|| Arc::new(kept));
+    let address = usize::try_from(base).map_err(|_| Broken("an address that is none"))?;
+    Ok(match ptrace::choose(process, address, memory) {
+        Ok(way) => {
+            let way = Arc::new(way);
+            asking.way = Some(Arc::clone(&way));
+            Ok(Place::Process { way, base })
+        }
+        Err(NoWay::Lost) => Err(Found::Lost),
+        Err(NoWay::Forbidden { message, .. }) => Err(Found::Forbidden(message)),
+    })
+}
+
+/// The owner's stamps, mapped once for each of its files.
+fn view_of(asking: &mut Asking, table: &OwnedFd) -> Result<Arc<View>, Cut> {
+    let stat = rustix::fs::fstat(table).map_err(std::io::Error::from)?;
+    let number = (stat.st_dev, stat.st_ino);
+    if let Some(view) = asking.views.get(&number) {
+        return Ok(Arc::clone(view));
+    }
+    let view = Arc::new(View::map(table.as_fd())?);
+    asking.views.insert(number, Arc::clone(&view));
+    Ok(view)
+}

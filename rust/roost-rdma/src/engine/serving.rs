@@ -1,0 +1,393 @@
+//! The owner's side: leases, chunks, stamps, and how a buffer is taken back.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{Ordering, fence};
+
+use rustix::process::Pid;
+
+use super::driver::Driver;
+use super::link::{Link, Serving};
+use super::shared::lock;
+use super::timers::Timer;
+use super::{Backend, Done};
+use crate::handle::{Key, Peer};
+use crate::limits::{LANE_REQUESTS_MAX, LINK_REQUESTS_MAX, REVOKE_WAIT};
+use crate::link::{Address, Broken, Message, Piece, Reason, Stamp, Status, Trailer};
+use crate::local::{ptrace, vm};
+use crate::region::{Memory, Refusal, Region, Regions};
+use crate::stamp::Look;
+use crate::stream::{Cut, Fault, Outgoing, Sink, Span};
+
+impl Driver {
+    /// A message from who asks.
+    pub(super) fn asked(&mut self, id: u64, lane: usize, message: Message) -> Result<(), Cut> {
+        match message {
+            Message::Hello(hello) => self.greet(id, &hello),
+            Message::Open {
+                request,
+                region,
+                key,
+                owner,
+                wants_memory,
+            } => {
+                self.open(id, request, region, &key, owner, wants_memory);
+                Ok(())
+            }
+            Message::Revoked { region } => {
+                if let Some(serving) = self.links.get_mut(&id).and_then(Link::serving) {
+                    serving.leased.remove(&region);
+                }
+                self.is_recounted = true;
+                if lock(&self.shared.regions).release(region, id) {
+                    self.give_back(region);
+                }
+                Ok(())
+            }
+            Message::Look { request, regions } => self.look(id, request, regions),
+            Message::Read { request, pieces } => self.read(id, lane, request, &pieces),
+            Message::Write { request: _, pieces } => self.write(id, lane, &pieces),
+            _ => Err(Broken("an answer to who serves").into()),
+        }
+    }
+
+    fn open(&mut self, id: u64, request: u64, region: u64, key: &Key, owner: Peer, wants_memory: bool) {
+        let own = self.shared.own.peer;
+        let is_forced = self.shared.options.forced == Some(Backend::Tcp);
+        let Some(link) = self.links.get_mut(&id) else {
+            return;
+        };
+        let is_near = link.is_unix() && !is_forced;
+        let Some(serving) = link.serving() else {
+            return;
+        };
+        let leased = if owner == own {
+            lock(&self.shared.regions)
+                .lease(region, key, id)
+                .map_err(|refusal| match refusal {
+                    Refusal::Gone => (Reason::Gone, String::new()),
+                    Refusal::Forged => (Reason::Forged, String::new()),
+                })
+                .and_then(|region| address_of(region, is_near, wants_memory, serving.pid))
+        } else {
+            Err((Reason::OtherLife, String::new()))
+        };
+        self.touched.insert(id);
+        match leased {
+            Ok((bytes, address, descriptors)) => {
+                serving.leased.insert(region);
+                self.is_recounted = true;
+                link.say(
+                    &Message::Opened {
+                        request,
+                        bytes,
+                        address,
+                        keys: Vec::new(),
+                    },
+                    descriptors,
+                );
+            }
+            Err((reason, text)) => {
+                if reason == Reason::Hindered && !serving.leased.contains(&region) {
+                    lock(&self.shared.regions).release(region, id);
+                }
+                link.say(
+                    &Message::Refused {
+                        request,
+                        reason,
+                        text,
+                    },
+                    Vec::new(),
+                );
+            }
+        }
+    }
+
+    fn read(&mut self, id: u64, lane: usize, request: u64, pieces: &[Piece]) -> Result<(), Cut> {
+        let link = self.links.get_mut(&id).ok_or(Cut::Closed)?;
+        let serving = link.serving().ok_or(Broken("a question to who asks"))?;
+        let spans = spans_of(&lock(&self.shared.regions), serving, pieces);
+        let conduit = &mut link.lanes[lane];
+        if conduit.chunks_waiting() >= LANE_REQUESTS_MAX {
+            return Err(Broken("more requests than it may make").into());
+        }
+        conduit.push(match spans {
+            Ok(spans) => {
+                let bytes = pieces.iter().map(|piece| piece.bytes).sum();
+                Outgoing::chunk(&Message::Data { request, bytes }, request, spans)
+            }
+            Err(Fault { status, span }) => Outgoing::message(
+                &Message::Ended {
+                    request,
+                    status,
+                    piece: span,
+                },
+                Vec::new(),
+            ),
+        });
+        Ok(())
+    }
+
+    fn write(&mut self, id: u64, lane: usize, pieces: &[Piece]) -> Result<(), Cut> {
+        let link = self.links.get_mut(&id).ok_or(Cut::Closed)?;
+        let serving = link.serving().ok_or(Broken("a question to who asks"))?;
+        let spans = spans_of(&lock(&self.shared.regions), serving, pieces);
+        let sink = match spans {
+            // SAFETY: a region's memory is kept until it is given back, before which all its sinks are revoked.
+            Ok(spans) => unsafe { Sink::new(spans) },
+            Err(fault) => Sink::nowhere(pieces.iter().map(|piece| piece.bytes).sum(), fault),
+        };
+        link.lanes[lane].receive_into(sink);
+        Ok(())
+    }
+
+    /// The bytes of a write have come.
+    pub(super) fn chunk_written(
+        &mut self,
+        id: u64,
+        lane: usize,
+        request: u64,
+        sink: &Sink,
+        trailer: Trailer,
+    ) {
+        let Some(link) = self.links.get_mut(&id) else {
+            return;
+        };
+        let (status, piece) = match (trailer.status, sink.fault()) {
+            (Status::Good, None) => (Status::Good, 0),
+            (_, Some(fault)) => (fault.status, fault.span),
+            // Where the bytes come from is gone.
+            (_, None) => (Status::GivenUp, trailer.piece),
+        };
+        link.lanes[lane].push(Outgoing::message(
+            &Message::Ended {
+                request,
+                status,
+                piece,
+            },
+            Vec::new(),
+        ));
+    }
+
+    fn look(&mut self, id: u64, request: u64, regions: Vec<u64>) -> Result<(), Cut> {
+        // Before the look: whoever ends an update after it sees that somebody waits.
+        self.shared.lookers.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let answer = self.stamps_of(id, request, &regions);
+        let link = self.links.get_mut(&id).ok_or(Cut::Closed)?;
+        if let Some(answer) = answer {
+            self.shared.lookers.fetch_sub(1, Ordering::Relaxed);
+            link.say(&answer, Vec::new());
+            self.touched.insert(id);
+            return Ok(());
+        }
+        let serving = link.serving().ok_or(Broken("a question to who asks"))?;
+        if serving.lookers.len() >= LINK_REQUESTS_MAX {
+            self.shared.lookers.fetch_sub(1, Ordering::Relaxed);
+            return Err(Broken("more questions than it may have").into());
+        }
+        serving.lookers.push((request, regions));
+        Ok(())
+    }
+
+    /// None while one of them is in change.
+    fn stamps_of(&mut self, id: u64, request: u64, regions: &[u64]) -> Option<Message> {
+        let serving = self.links.get_mut(&id).and_then(Link::serving)?;
+        let table = lock(&self.shared.regions);
+        let mut stamps = Vec::with_capacity(regions.len());
+        for (at, number) in regions.iter().enumerate() {
+            let region = table
+                .own(*number)
+                .filter(|region| serving.leased.contains(number) && !region.is_dropping());
+            let Some(region) = region else {
+                let piece = u32::try_from(at).unwrap_or(u32::MAX);
+                return Some(Message::Ended {
+                    request,
+                    status: Status::Gone,
+                    piece,
+                });
+            };
+            match region.slot.look() {
+                Look::Still(stamp) => stamps.push(Stamp {
+                    sequence: stamp.sequence,
+                    version: stamp.version,
+                }),
+                Look::Updating => return None,
+            }
+        }
+        Some(Message::Looked { request, stamps })
+    }
+
+    /// An update is over, or a region is: who waits for it may hear of it.
+    pub(super) fn look_again(&mut self) {
+        let ids: Vec<u64> = self.links.keys().copied().collect();
+        for id in ids {
+            let Some(serving) = self.links.get_mut(&id).and_then(Link::serving) else {
+                continue;
+            };
+            for (request, regions) in std::mem::take(&mut serving.lookers) {
+                let answer = self.stamps_of(id, request, &regions);
+                let Some(link) = self.links.get_mut(&id) else {
+                    continue;
+                };
+                match answer {
+                    Some(answer) => {
+                        self.shared.lookers.fetch_sub(1, Ordering::Relaxed);
+                        link.say(&answer, Vec::new());
+                        self.touched.insert(id);
+                    }
+                    None => link.serving().into_iter().for_each(|serving| {
+                        serving.lookers.push((request, regions.clone()));
+                    }),
+                }
+            }
+        }
+    }
+
+    /// A link that served is no more, and neither are its leases.
+    pub(super) fn served(&mut self, id: u64, serving: &Serving) {
+        self.shared
+            .lookers
+            .fetch_sub(serving.lookers.len(), Ordering::Relaxed);
+        let free = lock(&self.shared.regions).lost(id);
+        for region in free {
+            self.give_back(region);
+        }
+    }
+
+    pub(super) fn drop_region(&mut self, region: u64, token: u64) {
+        let holders = lock(&self.shared.regions).revoke(region, token);
+        let Ok(holders) = holders else {
+            // It was dropped before, or is being dropped under another token.
+            let done = Done {
+                version: None,
+                bytes: 0,
+                checksum: None,
+            };
+            return self.shared.complete(token, Ok(done), Box::new(()));
+        };
+        for id in &holders {
+            if let Some(link) = self.links.get_mut(id) {
+                for conduit in &mut link.lanes {
+                    conduit.revoke(region);
+                }
+                link.say(&Message::Revoke { region }, Vec::new());
+                self.touched.insert(*id);
+            }
+        }
+        if self.shared.lookers.load(Ordering::Relaxed) > 0 {
+            self.look_again();
+        }
+        if holders.is_empty() {
+            self.give_back(region);
+        } else {
+            self.timers.set(self.now + REVOKE_WAIT, Timer::Revoke { region });
+        }
+    }
+
+    /// Nobody reaches the region any more, or may not: its memory goes back.
+    pub(super) fn give_back(&mut self, region: u64) {
+        let removed = lock(&self.shared.regions).remove(region);
+        let Some(removed) = removed else {
+            return;
+        };
+        for link in self.links.values_mut() {
+            if let Some(serving) = link.serving() {
+                serving.leased.remove(&region);
+            }
+        }
+        self.is_recounted = true;
+        if let Some(token) = removed.token {
+            let done = Done {
+                version: None,
+                bytes: 0,
+                checksum: None,
+            };
+            self.shared.complete(token, Ok(done), removed.keep);
+        }
+    }
+}
+
+/// How the region can be reached by who asks over this link.
+fn address_of(
+    region: &Region<u64>,
+    is_near: bool,
+    wants_memory: bool,
+    pid: u32,
+) -> Result<(u64, Address, Vec<OwnedFd>), (Reason, String)> {
+    let bytes = region.memory.bytes();
+    if matches!(region.memory, Memory::Device { .. }) {
+        let text = "memory of a device is reached by ibverbs alone".to_owned();
+        return Err((Reason::Hindered, text));
+    }
+    if !is_near {
+        return Ok((bytes, Address::Asked, Vec::new()));
+    }
+    let describe = || -> std::io::Result<(Address, Vec<OwnedFd>)> {
+        let mut descriptors = vec![vm::own_pidfd()?, region.slot.file().try_clone_to_owned()?];
+        let stamp = region.slot.index();
+        let address = match &region.memory {
+            Memory::Shared { segment, offset, .. } => {
+                descriptors.push(segment.file().try_clone_to_owned()?);
+                Address::Segment {
+                    offset: *offset,
+                    bytes: segment.bytes() as u64,
+                    stamp,
+                }
+            }
+            memory => {
+                if let Some(reader) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+                    ptrace::admit(reader);
+                }
+                let own = if wants_memory {
+                    ptrace::own_memory().ok()
+                } else {
+                    None
+                };
+                let has_memory = own.is_some();
+                descriptors.extend(own);
+                Address::Process {
+                    base: memory.address() as u64,
+                    stamp,
+                    has_memory,
+                }
+            }
+        };
+        Ok((address, descriptors))
+    };
+    match describe() {
+        Ok((address, descriptors)) => Ok((bytes, address, descriptors)),
+        Err(error) => Err((
+            Reason::Hindered,
+            format!("the owner cannot hand its memory over: {error}"),
+        )),
+    }
+}
+
+/// Where the pieces are in this process, for who has leases of them.
+fn spans_of(regions: &Regions<u64>, serving: &Serving, pieces: &[Piece]) -> Result<Vec<Span>, Fault> {
+    let span_of = |(at, piece): (usize, &Piece)| {
+        let fault = |status| Fault {
+            status,
+            span: u32::try_from(at).unwrap_or(u32::MAX),
+        };
+        let region = regions
+            .own(piece.region)
+            .filter(|_| serving.leased.contains(&piece.region));
+        let region = region
+            .filter(|region| !region.is_dropping())
+            .ok_or(fault(Status::Gone))?;
+        if matches!(region.memory, Memory::Device { .. }) {
+            return Err(fault(Status::Unmapped));
+        }
+        let address = region
+            .memory
+            .range(piece.offset, piece.bytes)
+            .ok_or(fault(Status::OutOfBounds))?;
+        Ok(Span {
+            address,
+            bytes: piece.bytes,
+            region: piece.region,
+        })
+    };
+    pieces.iter().enumerate().map(span_of).collect()
+}
