@@ -156,7 +156,7 @@ pub struct Notice {
 #[derive(Clone)]
 pub struct Engine {
     shared: Arc<Shared>,
-    thread: Arc<Thread>,
+    _thread: Arc<Thread>,
 }
 
 /// Ends with the last who has it.
@@ -194,7 +194,7 @@ impl Engine {
             handle,
             maker: std::process::id(),
         });
-        Ok(Self { shared, thread })
+        Ok(Self { shared, _thread: thread })
     }
 
     /// Lets others read and write this memory, which `keep` keeps alive until it is dropped.

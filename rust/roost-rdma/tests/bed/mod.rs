@@ -205,7 +205,8 @@ impl Side {
             }
             drop(early);
             assert!(Instant::now() < end, "no completion of {token}");
-            let mut fds = [PollFd::new(&self.engine.completions(), PollFlags::IN)];
+            let completions = self.engine.completions();
+            let mut fds = [PollFd::new(&completions, PollFlags::IN)];
             let second = Timespec {
                 tv_sec: 1,
                 tv_nsec: 0,
