@@ -115,3 +115,85 @@ impl<T> Registrations<T> {
         self.by_base.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// A driver whose allocations the test changes.
+    struct Driver(Mutex<Vec<Allocation>>);
+
+    impl Exporter for Driver {
+        fn allocation(&self, address: usize) -> Option<Allocation> {
+            let all = self.0.lock().unwrap();
+            all.iter()
+                .find(|allocation| allocation.offset_of(address, 1).is_some())
+                .copied()
+        }
+
+        fn dma_buf(&self, _: usize, _: u64) -> Result<(OwnedFd, u64), String> {
+            Err("a driver without dma-buf".into())
+        }
+
+        fn pci_address(&self, _: u32) -> Option<String> {
+            None
+        }
+    }
+
+    fn allocation(base: usize, bytes: u64, number: u64) -> Allocation {
+        Allocation {
+            base,
+            bytes,
+            device: 0,
+            number,
+        }
+    }
+
+    #[test]
+    fn an_allocation_is_registered_once_and_again_when_it_is_another() {
+        let driver = Driver(Mutex::new(vec![allocation(4096, 8192, 1)]));
+        let mut registrations = Registrations::default();
+        let mut made = 0;
+        let mut get = |address, bytes| {
+            let found = registrations.get(&driver, address, bytes, |_| {
+                made += 1;
+                Ok(made)
+            });
+            found.map(|(&which, offset)| (which, offset))
+        };
+        assert_eq!(get(4096, 100), Ok((1, 0)));
+        assert_eq!(get(5000, 100), Ok((1, 904)));
+        assert_eq!(get(4096, 8193), Err(Unregistered::Gone));
+        assert_eq!(get(0, 1), Err(Unregistered::Gone));
+        // Grown in place, then freed and given again, then split by another.
+        *driver.0.lock().unwrap() = vec![allocation(4096, 16384, 1)];
+        assert_eq!(get(5000, 100), Ok((2, 904)));
+        *driver.0.lock().unwrap() = vec![allocation(4096, 16384, 2)];
+        assert_eq!(get(5000, 100), Ok((3, 904)));
+        *driver.0.lock().unwrap() = vec![allocation(8192, 4096, 3)];
+        assert_eq!(get(8192, 100), Ok((4, 0)));
+        driver.0.lock().unwrap().clear();
+        assert_eq!(get(8192, 100), Err(Unregistered::Gone));
+        assert_eq!(
+            registrations.count(),
+            1,
+            "what nobody asks for goes with the next use or the end"
+        );
+        registrations.clear();
+        assert_eq!(registrations.count(), 0);
+    }
+
+    #[test]
+    fn a_refusal_leaves_nothing_registered() {
+        let driver = Driver(Mutex::new(vec![allocation(4096, 8192, 1)]));
+        let mut registrations: Registrations<()> = Registrations::default();
+        let refused = registrations.get(&driver, 4096, 1, |_| Err("no memory to lock".into()));
+        assert_eq!(
+            refused.err(),
+            Some(Unregistered::Failed("no memory to lock".into()))
+        );
+        assert_eq!(registrations.count(), 0);
+    }
+}

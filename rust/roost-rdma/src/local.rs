@@ -8,6 +8,8 @@ pub(crate) mod memory;
 pub mod pool;
 pub mod ptrace;
 pub mod shared;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod vm;
 
 pub use self::pool::{Moved, Pool, Ticket, Work};

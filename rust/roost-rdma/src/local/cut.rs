@@ -115,3 +115,51 @@ impl Chunk {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::local::testing::part;
+    use crate::plan::{Direction, Run};
+
+    proptest! {
+        #[test]
+        fn chunks_are_the_whole_in_order(
+            runs in proptest::collection::vec(proptest::collection::vec(1_u64..40_000, 0..6), 0..8),
+            bytes_max in 1_u64..100_000,
+        ) {
+            let mut at = 0;
+            let parts: Vec<Part> = runs
+                .iter()
+                .map(|runs| {
+                    let run = |&bytes: &u64| {
+                        at += bytes;
+                        Run { remote: at - bytes, local: usize::try_from(at - bytes).unwrap(), bytes }
+                    };
+                    part(Direction::Read, 1 << 40, runs.iter().map(run).collect())
+                })
+                .collect();
+            let (mut cursor, mut next) = (Cursor::default(), 0);
+            let mut is_last = at == 0;
+            while let Some(chunk) = cursor.cut(&parts, bytes_max) {
+                prop_assert!(!is_last);
+                prop_assert_eq!(chunk.is_first, next == 0);
+                let mut bytes = 0;
+                for piece in chunk.pieces(&parts) {
+                    prop_assert_eq!(piece.remote, next);
+                    prop_assert_eq!(piece.local as u64, next);
+                    let run_end = parts[piece.part].runs.iter().any(|run| run.remote + run.bytes >= next + piece.bytes);
+                    prop_assert!(run_end && piece.bytes > 0);
+                    next += piece.bytes;
+                    bytes += piece.bytes;
+                }
+                prop_assert!(bytes > 0 && bytes <= bytes_max.max(PAGE_BYTES) + PAGE_BYTES);
+                is_last = chunk.is_last;
+            }
+            prop_assert!(is_last);
+            prop_assert_eq!(next, at);
+        }
+    }
+}

@@ -31,6 +31,8 @@ impl Forked {
         // the kernel and stores.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
+            // SAFETY: numbers alone. What is left of a test that was killed ends with it.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
             let mut byte = 0_u8;
             for number in 0.. {
                 before(number);
@@ -142,7 +144,9 @@ impl Pages {
 
     pub(crate) fn get_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above.
-        unsafe { std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(self.address), self.bytes) }
+        unsafe {
+            std::slice::from_raw_parts_mut(std::ptr::with_exposed_provenance_mut(self.address), self.bytes)
+        }
     }
 
     /// Unmap pages, in this process; the tests look at them no more.
