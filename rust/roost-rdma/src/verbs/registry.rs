@@ -16,6 +16,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 /// GPU allocations that stay registered. Each is a whole block of the allocator, so a model has few.
 const ALLOCATIONS_KEPT_MAX: usize = 256;
 
+/// Ranges with so many bytes between them are registered as one, at first and if that is refused: rows of a matrix are many, and
+/// each registration costs as much as copying some hundred KiB.
+const GAPS: [usize; 2] = [64 << 10, 0];
+
 /// The registrations of one process.
 pub(super) struct Registry {
     devices: Vec<Arc<Device>>,
@@ -108,26 +112,46 @@ impl Registry {
             }
         }
         missing.sort_unstable_by_key(|at| ranges[*at].0);
-        while !missing.is_empty() {
-            let (start, end, count) = merged(&missing, ranges);
-            let members: Vec<usize> = missing.drain(..count).collect();
-            let region = self.keep(self.region(start, (end - start) as u64, access));
-            if count == 1 || is_usable(&region, devices) {
-                let region = register(region, devices)?;
-                for at in members {
-                    cover.put(at, Arc::clone(&region));
-                }
-                continue;
-            }
-            // Neighbours may be mapped from different things, of which one cannot be registered: each for itself then, which
-            // also finds out whose error it is.
-            for at in members {
+        self.register_all(access, ranges, &missing, devices, &GAPS, &mut cover)?;
+        Ok(cover)
+    }
+
+    /// Makes regions for these ranges, which are in the order of their addresses.
+    ///
+    /// What lies between neighbours may not be mapped, or be of a kind that cannot be registered: then neighbours are only what
+    /// touches, and at last each range is for itself, which also finds out whose error it is.
+    fn register_all(
+        &self,
+        access: Access,
+        ranges: &[(usize, u64)],
+        order: &[usize],
+        devices: &[Arc<Device>],
+        gaps: &[usize],
+        cover: &mut Cover,
+    ) -> Result<(), Error> {
+        let Some((gap, smaller)) = gaps.split_first() else {
+            for &at in order {
                 let (address, bytes) = ranges[at];
                 let region = self.keep(self.region(address, bytes, access));
                 cover.put(at, register(region, devices)?);
             }
+            return Ok(());
+        };
+        let mut rest = order;
+        while !rest.is_empty() {
+            let (start, end, count) = merged(rest, ranges, *gap);
+            let (members, others) = rest.split_at(count);
+            let region = self.keep(self.region(start, (end - start) as u64, access));
+            if is_usable(&region, devices) {
+                for &at in members {
+                    cover.put(at, Arc::clone(&region));
+                }
+            } else {
+                self.register_all(access, ranges, members, devices, smaller, cover)?;
+            }
+            rest = others;
         }
-        Ok(cover)
+        Ok(())
     }
 
     fn region(&self, address: usize, bytes: u64, access: Access) -> Region {
@@ -264,8 +288,8 @@ fn is_usable(region: &Region, devices: &[Arc<Device>]) -> bool {
     devices.iter().all(|device| region.keys(device).is_ok())
 }
 
-/// The pages of the first ranges that touch each other, and how many ranges these are. `order` is by address.
-fn merged(order: &[usize], ranges: &[(usize, u64)]) -> (usize, usize, usize) {
+/// The pages of the first ranges with at most `gap` bytes between each other, and how many ranges these are. `order` is by address.
+fn merged(order: &[usize], ranges: &[(usize, u64)], gap: usize) -> (usize, usize, usize) {
     let pages = |at: usize| {
         let (address, bytes) = ranges[at];
         let end = address.saturating_add(usize::try_from(bytes).unwrap_or(usize::MAX));
@@ -278,7 +302,7 @@ fn merged(order: &[usize], ranges: &[(usize, u64)]) -> (usize, usize, usize) {
     let mut count = 1;
     for &at in &order[1..] {
         let next = pages(at);
-        if next.0 > end {
+        if next.0 > end.saturating_add(gap) {
             break;
         }
         end = end.max(next.1);
@@ -301,7 +325,7 @@ mod tests {
             (9 * page, 1),
         ];
         let order: Vec<usize> = (0..ranges.len()).collect();
-        assert_eq!(merged(&order, &ranges), (page, 4 * page, 3));
-        assert_eq!(merged(&order[3..], &ranges), (9 * page, 10 * page, 1));
+        assert_eq!(merged(&order, &ranges, 0), (page, 4 * page, 3));
+        assert_eq!(merged(&order[3..], &ranges, 0), (9 * page, 10 * page, 1));
     }
 }

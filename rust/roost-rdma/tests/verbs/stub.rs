@@ -350,6 +350,71 @@ fn memory_is_the_nics_until_the_flush() {
     assert_eq!((target, bed.asker.regions()), (vec![0; 4096], 0));
 }
 
+/// Operations posted, cancelled and flushed at random moments: each is told of once, and after that nothing is written.
+#[test]
+fn nothing_is_written_after_an_operation_has_ended() {
+    const SLOTS: usize = 16;
+    let stub = Stub::new(&[("devices", 2)]);
+    let bed = stub.bed();
+    let mut owned = vec![1; 1 << 20];
+    let published = bed.publish(&mut owned);
+    let mut random = pattern(5, 1 << 17).into_iter();
+    let mut random = || usize::from(random.next().unwrap_or(0));
+    let (mut path, mut serving) = bed.path();
+    let mut slots: Vec<Option<Vec<u8>>> = vec![None; SLOTS];
+    let mut ended = Vec::new();
+    let mut told = 0;
+    let transfers = std::env::var_os("ROOST_TEST_TRANSFERS")
+        .map_or(500, |count| count.to_str().unwrap().parse().unwrap());
+    while told < transfers {
+        let slot = random() % SLOTS;
+        match random() % 8 {
+            0..4 if slots[slot].is_none() => {
+                let mut target = vec![0; 1 + random() * 3000];
+                let (local, bytes) = (target.as_mut_ptr().expose_provenance(), target.len() as u64);
+                slots[slot] = Some(target);
+                let run = Run {
+                    remote: random() as u64,
+                    local,
+                    bytes,
+                };
+                // SAFETY: the target stays in its slot until the operation's event.
+                unsafe { path.post(slot as u64, Direction::Read, &[run], &published.remote()) }.unwrap();
+            }
+            4 => path.cancel(slot as u64),
+            5 => stub.set("hold", i64::from(random() % 2 == 0)),
+            6 if random() % 8 == 0 => path.close(),
+            _ => {}
+        }
+        for event in path.poll() {
+            match event {
+                Event::Done { id } | Event::Failed { id, .. } => {
+                    let mut target = slots[usize::try_from(id).unwrap()].take().unwrap();
+                    assert!(!matches!(event, Event::Done { .. }) || target.iter().all(|byte| *byte == 1));
+                    target.fill(9);
+                    ended.push(target);
+                    told += 1;
+                }
+                Event::Broken { .. } => {
+                    assert!(slots.iter().all(Option::is_none));
+                    stub.set("hold", 0);
+                    (path, serving) = bed.path();
+                }
+                Event::Ready => {}
+            }
+        }
+        assert!(
+            ended
+                .iter()
+                .rev()
+                .take(SLOTS)
+                .all(|target| target.iter().all(|byte| *byte == 9))
+        );
+        ended.drain(..ended.len().saturating_sub(SLOTS));
+    }
+    drop((path, serving));
+}
+
 #[test]
 fn registrations_are_shared_while_somebody_holds_them() {
     let stub = Stub::new(&[]);
@@ -371,6 +436,47 @@ fn registrations_are_shared_while_somebody_holds_them() {
     drop(hold);
     read(&mut path, &mut target[..10], 0, &published).unwrap();
     assert_eq!((stub.get("registered"), bed.asker.regions()), (before + 2, 0));
+}
+
+#[test]
+fn rows_of_a_matrix_are_one_registration_and_a_hole_between_two_ranges_is_no_error() {
+    let stub = Stub::new(&[]);
+    let bed = stub.bed();
+    let page = rustix::param::page_size();
+    let mapping = map(5 * page);
+    // SAFETY: nobody uses these pages; the others stay.
+    unsafe { rustix::mm::munmap(std::ptr::with_exposed_provenance_mut(mapping + 2 * page), page) }.unwrap();
+    let before = stub.get("registered");
+    let ranges = [
+        (mapping, page as u64),
+        (mapping + page, page as u64),
+        (mapping + 3 * page, 100),
+    ];
+    // SAFETY: these pages stay mapped to the end.
+    let hold = unsafe { bed.asker.hold(Direction::Read, &ranges) }.unwrap();
+    assert_eq!(stub.get("registered") - before, 2);
+    drop(hold);
+    let matrix = map(256 * page);
+    let rows: Vec<(usize, u64)> = (0..64).map(|row| (matrix + row * 4 * page, 512)).collect();
+    // SAFETY: as above.
+    let hold = unsafe { bed.asker.hold(Direction::Read, &rows) }.unwrap();
+    assert_eq!(stub.get("registered") - before, 3);
+    drop(hold);
+}
+
+/// Pages that stay to the end of the process.
+fn map(bytes: usize) -> usize {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+    // SAFETY: a new mapping where nothing was.
+    let mapped = unsafe {
+        mmap_anonymous(
+            std::ptr::null_mut(),
+            bytes,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE,
+        )
+    };
+    mapped.unwrap().expose_provenance()
 }
 
 #[test]
