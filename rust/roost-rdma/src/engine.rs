@@ -194,7 +194,10 @@ impl Engine {
             handle,
             maker: std::process::id(),
         });
-        Ok(Self { shared, _thread: thread })
+        Ok(Self {
+            shared,
+            _thread: thread,
+        })
     }
 
     /// Lets others read and write this memory, which `keep` keeps alive until it is dropped.

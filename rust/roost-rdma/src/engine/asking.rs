@@ -7,7 +7,7 @@ use super::driver::Driver;
 use super::link::{Lease, Link, Request, ShareId};
 use super::operation::{Operation, Phase, Stage};
 use super::timers::Timer;
-use super::{Done, Transfer};
+use super::{Completion, Done, Transfer};
 use crate::checksum;
 use crate::error::Error;
 use crate::limits::{LOOK_PAUSE_MAX, LOOK_PAUSE_MIN, LOOK_REGIONS_MAX, SETTLE_WAIT};
@@ -320,7 +320,11 @@ impl Driver {
                 checksum: operation.checksum.then(|| sum_of(&operation.shares)),
             }),
         };
-        self.shared.complete(token, result, operation.keep);
+        self.done.push(Completion {
+            token,
+            result,
+            keep: operation.keep,
+        });
     }
 }
 

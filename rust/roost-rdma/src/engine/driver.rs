@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
 
-use super::Counts;
 use super::link::{Link, ShareId, Side};
 use super::operation::Operation;
 use super::peers::PeerEntry;
 use super::shared::{Command, Shared, lock};
 use super::timers::{Timer, Timers};
+use super::{Completion, Counts};
 use crate::error::Error;
 use crate::handle::Peer;
 use crate::limits::TURN_BYTES_MAX;
@@ -85,6 +85,8 @@ pub(super) struct Driver {
     again: Vec<(u64, usize)>,
     /// Copies of this turn.
     pub(super) copied: VecDeque<(ShareId, u64, Result<Moved, Error>)>,
+    /// Ends of this turn.
+    pub(super) done: Vec<Completion>,
     scratch: Vec<u8>,
     /// Something was begun or ended that is counted.
     pub(super) is_recounted: bool,
@@ -109,6 +111,7 @@ pub(super) fn start(shared: Arc<Shared>) -> io::Result<thread::JoinHandle<()>> {
         touched: BTreeSet::new(),
         again: Vec::new(),
         copied: VecDeque::new(),
+        done: Vec::new(),
         scratch: vec![0; 64 << 10],
         is_recounted: false,
     };
@@ -147,12 +150,21 @@ impl Driver {
             while let Some(timer) = self.timers.due(self.now) {
                 self.due(timer);
             }
+            self.tell();
             while let Some(link) = self.touched.pop_first() {
                 self.send(link);
             }
-            if mem::take(&mut self.is_recounted) {
-                self.recount();
-            }
+            self.tell();
+        }
+    }
+
+    /// Completions go out last, with counts that have heard of them, and before messages of which others hear.
+    fn tell(&mut self) {
+        if mem::take(&mut self.is_recounted) {
+            self.recount();
+        }
+        if !self.done.is_empty() {
+            self.shared.complete(&mut self.done);
         }
     }
 
@@ -351,7 +363,13 @@ impl Driver {
         self.pool = None;
         self.links.clear();
         for (token, operation) in self.operations.drain() {
-            self.shared.complete(token, Err(Error::Cancelled), operation.keep);
+            let result = Err(Error::Cancelled);
+            self.done.push(Completion {
+                token,
+                result,
+                keep: operation.keep,
+            });
         }
+        self.tell();
     }
 }

@@ -9,7 +9,7 @@ use super::driver::Driver;
 use super::link::{Link, Serving};
 use super::shared::lock;
 use super::timers::Timer;
-use super::{Backend, Done};
+use super::{Backend, Completion, Done};
 use crate::handle::{Key, Peer};
 use crate::limits::{LANE_REQUESTS_MAX, LINK_REQUESTS_MAX, REVOKE_WAIT};
 use crate::link::{Address, Broken, Message, Piece, Reason, Stamp, Status, Trailer};
@@ -263,7 +263,11 @@ impl Driver {
                 bytes: 0,
                 checksum: None,
             };
-            return self.shared.complete(token, Ok(done), Box::new(()));
+            return self.done.push(Completion {
+                token,
+                result: Ok(done),
+                keep: Box::new(()),
+            });
         };
         for id in &holders {
             if let Some(link) = self.links.get_mut(id) {
@@ -302,7 +306,11 @@ impl Driver {
                 bytes: 0,
                 checksum: None,
             };
-            self.shared.complete(token, Ok(done), removed.keep);
+            self.done.push(Completion {
+                token,
+                result: Ok(done),
+                keep: removed.keep,
+            });
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::{Backend, Completion, Counts, Done, Notice, Options, Own, Role, Switch, Transfer};
+use super::{Backend, Completion, Counts, Notice, Options, Own, Role, Switch, Transfer};
 use crate::error::Error;
 use crate::handle::{Handle, Peer};
 use crate::lane::Lane;
@@ -181,12 +181,13 @@ impl Shared {
         self.inbox_event.as_fd()
     }
 
-    pub(super) fn complete(&self, token: u64, result: Result<Done, Error>, keep: Keep) {
+    /// Whoever asked hears of these ends.
+    pub(super) fn complete(&self, ends: &mut Vec<Completion>) {
         let mut done = lock(&self.done);
-        done.push(Completion { token, result, keep });
-        if done.len() == 1 {
+        if done.is_empty() {
             raise(&self.done_event);
         }
+        done.append(ends);
     }
 
     pub(super) fn completions(&self) -> BorrowedFd<'_> {
