@@ -234,7 +234,7 @@ fn dropped_in_mid_transfer() {
     on_each(|kind| {
         let (_exchange, owner, asker) = pair(kind);
         for round in 0..6 {
-            let bytes = 64 << 20;
+            let bytes = 32 << 20;
             let handle = owner.register(vec![1; bytes]);
             let mut local = vec![2_u8; bytes];
             let direction = if round % 2 == 0 {
@@ -263,7 +263,7 @@ fn dropped_in_mid_transfer() {
 fn an_owner_that_ends_in_mid_transfer() {
     on_each(|kind| {
         let (exchange, owner, asker) = pair(kind);
-        let bytes = 256 << 20;
+        let bytes = 96 << 20;
         let handle = owner.register(vec![1; bytes]);
         let mut local = vec![2_u8; bytes];
         let mut first = [0];
@@ -311,14 +311,14 @@ fn a_timeout_and_a_cancel_end_it() {
 fn after_a_cancel_nothing_is_written() {
     on_each(|kind| {
         let (_exchange, owner, asker) = pair(kind);
-        let bytes = 24 << 20;
+        let bytes = 8 << 20;
         let handle = owner.register(vec![1; bytes]);
-        for round in 0..60_u64 {
+        for round in 0..40_u64 {
             let mut local = vec![0_u8; bytes];
             let token = asker
                 .submit(transfer(vec![part(Direction::Read, &handle, 0, &mut local)]))
                 .unwrap();
-            std::thread::sleep(Duration::from_micros(round * 97 % 6_000));
+            std::thread::sleep(Duration::from_micros(round * 97 % 3_000));
             asker.engine.cancel(token);
             let result = asker.wait(token).result;
             assert!(matches!(result, Ok(_) | Err(Error::Cancelled)), "{result:?}");
@@ -336,22 +336,22 @@ fn after_a_cancel_nothing_is_written() {
 fn a_link_that_is_cut_is_made_again() {
     on_each(|kind| {
         let (exchange, owner, asker) = pair(kind);
-        let bytes = 100 << 20;
+        let bytes = 32 << 20;
         let handle = owner.register(pattern(bytes, 3));
         let target = owner.register(vec![0; bytes]);
-        for round in 0..4 {
+        for round in 0..8 {
             let mut local = vec![0_u8; bytes];
             let token = asker
                 .submit(transfer(vec![part(Direction::Read, &handle, 0, &mut local)]))
                 .unwrap();
-            std::thread::sleep(Duration::from_millis(3 + round * 7));
+            std::thread::sleep(Duration::from_millis(round * 3));
             exchange.cut();
             asker.wait(token).result.unwrap();
             assert!(local == pattern(bytes, 3));
             let token = asker
                 .submit(transfer(vec![part(Direction::Write, &target, 0, &mut local)]))
                 .unwrap();
-            std::thread::sleep(Duration::from_millis(3 + round * 7));
+            std::thread::sleep(Duration::from_millis(round * 3));
             exchange.cut();
             asker.wait(token).result.unwrap();
         }

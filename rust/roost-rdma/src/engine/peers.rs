@@ -332,6 +332,8 @@ impl Driver {
                 for share in self.shares_over(id) {
                     self.relink(share);
                 }
+                // Those that waited for its greeting.
+                self.ask(peer);
             }
         }
     }

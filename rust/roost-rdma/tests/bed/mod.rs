@@ -143,12 +143,7 @@ impl Exchange {
         let wire = Arc::new(Wire(Arc::downgrade(self), own.peer));
         let engine = Engine::start(own, options, wire).unwrap();
         self.engines.lock().unwrap().insert(own.peer, engine.clone());
-        Side {
-            engine,
-            peer: own.peer,
-            tokens: AtomicU64::new(0),
-            early: Mutex::default(),
-        }
+        Side::new(engine, own.peer)
     }
 
     pub fn remove(&self, peer: Peer) {
@@ -191,6 +186,15 @@ pub struct Side {
 pub const LONG: Duration = Duration::from_secs(20);
 
 impl Side {
+    pub fn new(engine: Engine, peer: Peer) -> Self {
+        Self {
+            engine,
+            peer,
+            tokens: AtomicU64::new(0),
+            early: Mutex::default(),
+        }
+    }
+
     pub fn token(&self) -> u64 {
         self.tokens.fetch_add(1, Ordering::Relaxed)
     }
