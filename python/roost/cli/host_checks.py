@@ -81,7 +81,7 @@ def shared_memory(system: System) -> Iterator[Finding]:
         yield Finding(
             "shared memory",
             "note",
-            f"/dev/shm has {_size(free)} left; Roost does not use it, but torch's data loaders and gloo do",
+            f"/dev/shm has {_size(free)} left; Roost does not use it, but torch's data loaders and gloo do",  # noqa: S108
             "docker run --shm-size=8g, or mount -o remount,size=8G /dev/shm",
         )
     elif limit is None:
