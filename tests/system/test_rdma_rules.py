@@ -1,0 +1,102 @@
+"""One set of rules for one-sided memory: each case on each way that bytes take, whoever owns and whoever reads."""
+
+import asyncio
+import os
+
+import memories
+import pytest
+from leftovers import leaving_nothing
+from loops import Job, in_the_job
+
+from roost import ProcessHosts, this_host, this_proc
+
+WAYS = ["same_host", "shared", "tcp", "between_hosts", "ibverbs"]
+PAIRS = ["proc_reads_proc", "driver_reads_proc", "proc_reads_driver", "proc_reads_itself"]
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def way(request):
+    """A job whose memory is reached in one way."""
+    if request.param == "ibverbs" and not os.environ.get("ROOST_TEST_RXE"):
+        pytest.skip("needs RDMA devices: `make test-rdma` runs it in a virtual machine that has some")
+    before = os.environ.pop("ROOST_RDMA", None)
+    if request.param in ("tcp", "ibverbs"):
+        os.environ["ROOST_RDMA"] = request.param
+    with leaving_nothing():
+        with asyncio.Runner() as runner:
+            Job.runner = runner
+            yield request.param
+        Job.runner = None
+    os.environ.pop("ROOST_RDMA", None)
+    if before is not None:
+        os.environ["ROOST_RDMA"] = before
+
+
+@pytest.fixture(scope="module")
+def ends(way):
+    """Procs that own and read, on one host or on two; the driver has the same host as the first."""
+
+    async def start():
+        if way == "between_hosts":
+            hosts = await ProcessHosts(2).__aenter__()
+            return hosts, await hosts.spawn_procs()
+        return None, await this_host().spawn_procs({"hosts": 2})
+
+    hosts, procs = Job.runner.run(start())
+    yield procs
+    Job.runner.run(ended(hosts or procs))
+
+
+async def ended(what):
+    await (what.__aexit__(None, None, None) if isinstance(what, ProcessHosts) else what.stop())
+
+
+@pytest.fixture(scope="module", params=PAIRS)
+def pair(request, way, ends):
+    """(the owner, what runs a rule where the reader is)."""
+    kind = "shared" if way == "shared" else "array"
+    first, second, driver = ends.slice(hosts=0), ends.slice(hosts=1), this_proc()
+    owned_by, read_by = {
+        "proc_reads_proc": (first, second), "driver_reads_proc": (second, driver),
+        "proc_reads_driver": (driver, second), "proc_reads_itself": (first, first),
+    }[request.param]  # fmt: skip
+
+    async def spawn():
+        return await owned_by.spawn("owner", memories.Owner, kind), await read_by.spawn("reader", memories.Owner)
+
+    owner, reader = Job.runner.run(spawn())
+    yield owner, reader, request.param
+    Job.runner.run(dropped(owner))
+
+
+async def dropped(owner):
+    await owner.drop_all.call_one()
+    counts = await owner.counts.call_one()
+    assert counts["regions"] == 0
+    assert counts["leases_given"] == 0
+    assert counts["transfers"] == 0
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("rule", memories.RULES, ids=lambda rule: rule.__name__)
+@in_the_job
+async def test_rule(pair, rule):
+    owner, reader, _ = pair
+    await reader.run.call_one(rule, owner)
+
+
+@in_the_job
+async def test_the_way_is_told(pair, way):
+    owner, reader, who = pair
+    expected = {"shared": "same_host", "between_hosts": "tcp"}.get(way, way)
+    if who == "proc_reads_itself":
+        expected = "same_host"
+    assert await reader.run.call_one(backend_after_a_read, owner) == expected
+
+
+async def backend_after_a_read(owner):
+    import numpy as np
+
+    buffer = await owner.lend.call_one(100)
+    await buffer.read_into(np.zeros(100, "u1"))
+    return buffer.backend
