@@ -119,9 +119,14 @@ async def fails(error, reply, text=""):
     try:
         await reply
     except error as raised:
-        assert text in str(raised), str(raised)
-        return raised
+        return containing(text, raised)
     raise AssertionError(f"no {error}")
+
+
+def containing(text, error):
+    if text not in str(error):
+        raise AssertionError(f"{text!r} is not in: {error}")
+    return error
 
 
 def refused(error, work, text=""):
@@ -129,7 +134,7 @@ def refused(error, work, text=""):
     try:
         work()
     except error as raised:
-        assert text in str(raised), str(raised)
+        containing(text, raised)
         return
     raise AssertionError(f"no {error}")
 
@@ -240,8 +245,8 @@ async def a_batch_is_made_again_and_again(owner):
     for number in range(4):
         batch.read(buffers[number], targets[number]).write(buffers[4 + number], sources[number])
     for round_ in range(5):
-        for source in sources:
-            source += 1
+        for number in range(4):
+            sources[number] += 1
         await batch.submit()
         for number in range(4):
             assert (targets[number] == pattern(5000, number)).all()

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Generic, TypeVar, assert_type
+from typing import Any, Generic, Literal, TypeVar, assert_type
 
 import roost
 from roost import Actor, Endpoint, HostMesh, Point, Port, ProcMesh, Reply, State, ValueMesh, endpoint, testing
@@ -247,3 +247,37 @@ def plain_endpoint() -> None:
         return trainers.weigh
 
     _ = take
+
+
+class Owner(Actor):
+    @endpoint
+    async def lend(self) -> roost.rdma.Buffer:
+        return roost.rdma.Buffer(roost.rdma.empty(100))
+
+
+async def one_sided(owner: Owner) -> None:
+    buffer = await owner.lend.call_one()
+    memory = roost.rdma.empty(100)
+    assert_type(memory, memoryview)
+    assert_type(await buffer.read_into(memory), None)
+    assert_type(await buffer.read_into(memory, version=3, timeout=1.0, checksum=True), int)
+    assert_type(await buffer.write_from(b"abc", offset=10), None)
+    assert_type(buffer.backend, Literal["ibverbs", "same_host", "tcp"] | None)
+    assert_type((buffer.size, buffer.owner), tuple[int, str])
+    batch = roost.rdma.Batch().read(buffer, memory).write(buffer[0:3, ...], b"abc")
+    assert_type(batch, roost.rdma.Batch)
+    assert_type(await batch.submit(timeout=2), None)
+    assert_type(await batch.submit(version=2), int)
+    with buffer.update(version=4):
+        memory[0] = 1
+    async with buffer as same, roost.rdma.Buffers({"a": [memory]}) as structure:
+        assert_type(same, roost.rdma.Buffer)
+        assert_type(await structure.read_into({"a": [memory]}, cast=True), None)
+        assert_type(await structure.read_into({"a": [memory]}, version=1), int)
+        assert_type(await structure.drop(), None)
+    try:
+        await asyncio.gather(buffer.drop(), buffer.read_into(memory))
+    except roost.rdma.VersionError as error:
+        assert_type((error.wanted, error.found), tuple[int, int])
+    except roost.rdma.BufferGone:
+        pass

@@ -135,3 +135,14 @@ async def tests_of_ones_own(procs: ProcMesh) -> None:
 def limits() -> None:
     configure(grace=5)  # type: ignore[call-arg]
     configure(grace_s="long")  # type: ignore[arg-type]
+
+
+async def one_sided(buffer: roost.rdma.Buffer, memory: memoryview) -> None:
+    await buffer.read_into(memory, version="3")  # type: ignore[call-overload]
+    version: int = await buffer.read_into(memory)  # type: ignore[assignment, func-returns-value]
+    print(version)
+    buffer["a"]  # type: ignore[index]
+    roost.rdma.Batch().read(memory, memory)  # type: ignore[arg-type]
+    with buffer.update():  # type: ignore[call-arg]
+        pass
+    buffer.size = 3  # type: ignore[misc]
