@@ -23,6 +23,12 @@ _CHAIN_MAX = 32  # causes that are kept as objects; the text has them all
 _PICKLE_BYTES_MAX = 16 * 1024 * 1024  # an exception that carries more arrives as text
 _TRACEBACK_CHARS_MAX = 64 * 1024
 _TEXT_CHARS_MAX = 16 * 1024
+# Exceptions that come back as what they were whenever their args are plain: no need to try, which is half the cost of an error.
+_SURE = frozenset({
+    ArithmeticError, AssertionError, Exception, IndexError, KeyError, LookupError, NotImplementedError, OverflowError,
+    RuntimeError, TypeError, ValueError, ZeroDivisionError,
+})  # fmt: skip
+_PLAIN = frozenset({type(None), bool, bytes, float, int, str})
 _OURS = os.path.dirname(__file__) + os.sep
 
 
@@ -73,7 +79,7 @@ def _dump_chain(error: BaseException, known: set[bytes] | None) -> bytes:
         chain.append((is_cause, _type_name(link), _text(link), _notes(link), _pickle(link, names)))
         is_cause, link = _next(link)
     body = pickle.dumps((traceback_text(error), chain), 5)
-    forms = closure(names, known)
+    forms = closure(names, known) if names else b""
     return pickle.dumps((forms, body), 5)
 
 
@@ -127,6 +133,9 @@ def _pickle(error: BaseException, names: dict[bytes, None]) -> bytes | None:
     """The exception pickled, when it comes back as what it was."""
     if not isinstance(error, Exception) or isinstance(error, (StopIteration, CancelledError)):
         return None
+    if type(error) in _SURE and not error.__dict__ and _PLAIN.issuperset(map(type, error.args)):
+        payload = pickle.dumps(error, 5)
+        return payload if len(payload) <= _PICKLE_BYTES_MAX else None
     try:
         dumped = _pickling.dump(error, in_band=True)
         payload, found = (dumped, ()) if isinstance(dumped, bytes) else (dumped.payload, dumped.definitions)

@@ -9,11 +9,13 @@ import pytest
 from loops import handled, on_a_loop, process_state, until
 from mortal import Mortal
 
-from roost import Actor, ActorDied, Config, MeshError, context, endpoint, this_host, this_proc
+from roost import Actor, ActorDied, Config, MeshError, ProcessHosts, context, endpoint, this_host, this_proc
 from roost.config import using
 from roost.errors import StoppedError
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
+
+MIB = 1 << 20
 
 
 class Tidy(Actor):
@@ -202,6 +204,68 @@ async def test_who_holds_the_gil_delays_the_stop_of_nobody_else():
         assert time.perf_counter() - start < 3
         assert not stuck.done()
         assert await stuck == "held"
+
+
+class Giver(Actor):
+    @endpoint
+    async def give(self, path, size):
+        with open(path, "w"):
+            pass
+        time.sleep(0.3)  # the stop comes meanwhile
+        return bytes(size)
+
+
+@on_a_loop
+async def test_an_answer_that_was_made_arrives_however_busy_its_caller_is(tmp_path):
+    # What is in shared memory is mapped only once this loop turns again.
+    async with ProcessHosts(1) as hosts:
+        for name, place in (("here", this_host()), ("there", hosts)):
+            procs = place.spawn_procs()
+            giver = procs.spawn("giver", Giver)
+            await giver
+            answer = giver.give.call_one(str(tmp_path / name), 32 * MIB)
+            await until(lambda begun=tmp_path / name: begun.exists())
+            stopped = asyncio.create_task(procs.stop())
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            time.sleep(1)
+            assert len(await answer) == 32 * MIB
+            await stopped
+
+
+class Parting(Actor):
+    """Says something at its end, to one that it has never spoken with."""
+
+    def __init__(self, to):
+        self.to = to
+
+    async def __cleanup__(self, exc):
+        self.to.note.broadcast(bytes(MIB))
+
+
+class Heir(Actor):
+    def __init__(self):
+        self.noted = 0
+
+    @endpoint
+    async def note(self, words):
+        self.noted += len(words)
+
+    @endpoint
+    async def all(self):
+        return self.noted
+
+
+@on_a_loop
+async def test_last_words_reach_one_that_was_never_spoken_with():
+    async with ProcessHosts(2) as hosts, this_host().spawn_procs() as near, hosts.slice(hosts=0).spawn_procs() as far:
+        for place, other in ((this_host(), near), (hosts.slice(hosts=1), far)):
+            heir = other.spawn("heir", Heir)
+            await heir.all.call_one()
+            procs = place.spawn_procs()
+            await procs.spawn("parting", Parting, heir)
+            await procs.stop()
+            assert await heir.all.call_one() == MIB
 
 
 @on_a_loop

@@ -341,10 +341,13 @@ pub(super) fn has_unsent(node: &Node, py: Python<'_>) -> PyResult<bool> {
         let mut state = node.lock();
         let mut unheard = Vec::new();
         for peer in state.peers.values_mut() {
+            // The last words to a proc that was never spoken with are on their way too.
+            found |= peer.standing == Standing::Connecting && !peer.backlog.is_empty();
             let Some(link) = peer.link.as_mut().filter(|link| !link.closed) else {
                 continue;
             };
-            found |= link.session.has_unsent() || link.has_ahead();
+            // What is held up goes too: an answer in shared memory waits until its receiver, which may be busy, has mapped it.
+            found |= link.session.has_unsent() || link.has_ahead() || link.is_held_up();
             // What is on its way between hosts is lost with this process, and is late where news of its end are not.
             if link.far.is_some() && link.session.acknowledged() < link.session.last_sequence() {
                 found = true;
