@@ -114,6 +114,7 @@ impl Line {
             length: 2 * length as u64,
             offset: 0,
             given_up: false,
+            constant: false,
         };
         let piece = Shared::new(Arc::new(vec![fill(call); length]));
         let pushed = self.sender.push_bulk(&bulk, piece);

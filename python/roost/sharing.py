@@ -66,7 +66,9 @@ class Sharing:
         if not self._trimming:
             self._trimming = True
             self._runtime.loop.call_soon_threadsafe(self._trim)
-        return payload, self.pool.capture(dumped.buffers)
+        # A later incarnation may be on this host.
+        far = not alone and all(map(self._runtime.node.is_far, procs))
+        return payload, self.pool.capture(dumped.buffers, far=far)
 
     def sizes_of(self, captured: bytes | tuple[bytes, Sequence[Any]]) -> tuple[int, int]:
         """Bytes of what was captured: all of them, and those outside shared memory."""

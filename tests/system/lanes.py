@@ -32,7 +32,7 @@ class Lane:
         """The parts as the receiver gets them."""
         received = []
         for part in self.pool.capture([memoryview(buffer).cast("B") for buffer in buffers]):
-            if isinstance(part, bytes):
+            if isinstance(part, (bytes, bytearray)):
                 received.append(part)
             elif self.reach(part) == "ready":
                 part.hold(self.receiver)

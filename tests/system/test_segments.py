@@ -226,7 +226,7 @@ def test_a_release_of_another_generation_frees_nothing():
 def test_memory_is_bounded():
     lane = Lane(SegmentPool(bytes_max=5 * MIB, idle_bytes_max=3 * MIB))
     held = lane.send(figures(1)) + lane.send(figures(2))
-    assert type(lane.send(figures(3))[0]) is bytes  # no room: the bytes go in the frame
+    assert type(lane.send(figures(3))[0]) is bytearray  # no room: the bytes go in the frame
     held.clear()
     lane.settle()
     assert lane.pool.bytes()[1] <= 3 * MIB

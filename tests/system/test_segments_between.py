@@ -80,7 +80,7 @@ def test_without_descriptors_the_bytes_go_in_the_frame():
         for fd in spare:
             os.close(fd)
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)
-    assert type(more) is bytes
+    assert type(more) is bytearray
     assert isinstance(part.way(RECEIVER), int)
 
 

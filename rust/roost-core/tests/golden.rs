@@ -299,6 +299,7 @@ fn parts_that_travel_ahead() {
         length: 0xa2,
         offset: 0xa0,
         given_up: false,
+        constant: false,
     };
     check("bulk", &bulk, &[Part::Inline(b"xy")], |content| {
         assert_eq!(content, Content::Bulk(bulk, b"xy"));
@@ -309,6 +310,13 @@ fn parts_that_travel_ahead() {
     };
     check("bulk-given-up", &given_up, &[Part::Inline(b"")], |content| {
         assert_eq!(content, Content::Bulk(given_up, b""));
+    });
+    let constant = Bulk {
+        constant: true,
+        ..bulk
+    };
+    check("bulk-constant", &constant, &[Part::Inline(b"xy")], |content| {
+        assert_eq!(content, Content::Bulk(constant, b"xy"));
     });
     let item = PortItem { port: 0x71, flags: 0 };
     let parts = [

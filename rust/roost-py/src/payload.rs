@@ -22,7 +22,7 @@ pub(crate) struct Payload {
 
 /// One large part.
 pub(crate) enum Part {
-    /// Bytes that travel in the frame, or private memory of this process.
+    /// Bytes that travel in the frame, or private memory of this process. `bytes` are nobody's to write, whoever has them.
     Inline(Py<PyAny>),
     /// A place in one of our segments, on its way out.
     Shared(Py<SegmentPart>),
@@ -31,7 +31,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    fn clone_ref(&self, py: Python<'_>) -> Self {
+    pub(crate) fn clone_ref(&self, py: Python<'_>) -> Self {
         match self {
             Self::Inline(bytes) => Self::Inline(bytes.clone_ref(py)),
             Self::Shared(part) => Self::Shared(part.clone_ref(py)),
@@ -50,21 +50,40 @@ impl Part {
     /// The same, with memory of its own where whoever gets it may write to it.
     fn apart(&self, py: Python<'_>) -> Self {
         match self {
-            Self::Inline(bytes) if bytes.bind(py).cast::<PyBytes>().is_err() => {
-                match PyByteArray::from(bytes.bind(py)) {
-                    Ok(copied) => Self::Inline(copied.into_any().unbind()),
-                    Err(_) => self.clone_ref(py),
-                }
-            }
+            Self::Inline(bytes) if !self.is_constant(py) => match PyByteArray::from(bytes.bind(py)) {
+                Ok(copied) => Self::Inline(copied.into_any().unbind()),
+                Err(_) => self.clone_ref(py),
+            },
             _ => self.clone_ref(py),
         }
+    }
+
+    /// Whether its receiver never writes to it.
+    pub(crate) fn is_constant(&self, py: Python<'_>) -> bool {
+        matches!(self, Self::Inline(bytes) if bytes.bind(py).is_exact_instance_of::<PyBytes>())
+    }
+
+    /// What was captured outside shared memory; nothing for any other part.
+    pub(crate) fn inline<'a>(&'a self, py: Python<'a>) -> &'a [u8] {
+        let Self::Inline(bytes) = self else { return &[] };
+        let bytes = bytes.bind(py);
+        if let Ok(bytes) = bytes.cast::<PyBytes>() {
+            return bytes.as_bytes();
+        }
+        // SAFETY: what was captured is known to nobody else, who might write to it or make it shorter.
+        bytes
+            .cast::<PyByteArray>()
+            .map_or(&[], |bytes| unsafe { bytes.as_bytes() })
     }
 
     /// The same for a receiver in this very process: its own to write.
     fn private(&self, py: Python<'_>) -> Self {
         match self {
-            Self::Inline(bytes) => match bytes.bind(py).cast::<PyBytes>() {
-                Ok(bytes) => Self::Inline(PyByteArray::new(py, bytes.as_bytes()).into_any().unbind()),
+            Self::Inline(bytes) => match bytes.bind(py).cast::<PyByteArray>() {
+                Ok(bytes) => match PyByteArray::from(bytes) {
+                    Ok(copied) => Self::Inline(copied.into_any().unbind()),
+                    Err(_) => self.clone_ref(py),
+                },
                 Err(_) => Self::Inline(bytes.clone_ref(py)),
             },
             Self::Shared(part) => Self::Inline(PyByteArray::new(py, part.get().bytes()).into_any().unbind()),

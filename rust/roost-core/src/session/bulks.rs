@@ -193,6 +193,7 @@ mod tests {
             length,
             offset,
             given_up: false,
+            constant: false,
         }
     }
 

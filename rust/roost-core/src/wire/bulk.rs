@@ -10,6 +10,9 @@ const BULK_BYTES: usize = 24;
 /// The flag of a part that is given up.
 const FLAG_GIVEN_UP: u8 = 1;
 
+/// The flag of a part that whoever receives it never writes to.
+const FLAG_CONSTANT: u8 = 2;
+
 /// A piece of a part: the pieces of one part come in order, and the frame that names it comes after the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Bulk {
@@ -21,6 +24,8 @@ pub struct Bulk {
     pub offset: u64,
     /// The rest does not come, and no frame will name the part: there are no bytes.
     pub given_up: bool,
+    /// Whoever receives the part never writes to it: the same in all its pieces.
+    pub constant: bool,
 }
 
 /// A message of a control connection between hosts; its bytes are for the layer above.
@@ -34,7 +39,7 @@ impl FrameHeader for Bulk {
     const TAIL: Tail = Tail::Bytes;
 
     fn flags(&self) -> u8 {
-        if self.given_up { FLAG_GIVEN_UP } else { 0 }
+        u8::from(self.given_up) * FLAG_GIVEN_UP + u8::from(self.constant) * FLAG_CONSTANT
     }
 
     fn length(&self) -> Result<usize, EncodeError> {
@@ -79,6 +84,7 @@ impl Bulk {
             length: u64_at(fixed, 8),
             offset: u64_at(fixed, 16),
             given_up: flags & FLAG_GIVEN_UP != 0,
+            constant: flags & FLAG_CONSTANT != 0,
         };
         if bulk.bulk == 0 {
             return Err(ProtocolError::ZeroId { field: "bulk" });

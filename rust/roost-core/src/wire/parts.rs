@@ -7,6 +7,7 @@ use crate::limits;
 const TAG_INLINE: u8 = 0;
 const TAG_SEGMENT: u8 = 1;
 const TAG_BULK: u8 = 2;
+const TAG_CONSTANT: u8 = 3;
 const INLINE_ENTRY_BYTES: usize = 9;
 const SEGMENT_ENTRY_BYTES: usize = 29;
 const BULK_ENTRY_BYTES: usize = 17;
@@ -38,6 +39,8 @@ pub struct BulkPart {
 pub enum Part<'a> {
     /// The bytes travel in the frame.
     Inline(&'a [u8]),
+    /// The same, and whoever receives them never writes to them either.
+    Constant(&'a [u8]),
     /// The bytes lie in shared memory.
     Segment(SegmentPart),
     /// The bytes came before.
@@ -49,7 +52,7 @@ impl Part<'_> {
     #[inline]
     pub fn length(&self) -> u64 {
         match self {
-            Self::Inline(bytes) => bytes.len() as u64,
+            Self::Inline(bytes) | Self::Constant(bytes) => bytes.len() as u64,
             Self::Segment(segment) => segment.length,
             Self::Bulk(bulk) => bulk.length,
         }
@@ -75,7 +78,7 @@ pub(super) fn measure(parts: &[Part<'_>]) -> Result<PartsSize, EncodeError> {
     for part in parts {
         total = total.saturating_add(part.length());
         match part {
-            Part::Inline(bytes) => {
+            Part::Inline(bytes) | Part::Constant(bytes) => {
                 table += INLINE_ENTRY_BYTES;
                 inline += bytes.len() as u64;
             }
@@ -91,8 +94,13 @@ pub(super) fn measure(parts: &[Part<'_>]) -> Result<PartsSize, EncodeError> {
 pub(super) fn write_table(parts: &[Part<'_>], out: &mut Vec<u8>) {
     for part in parts {
         match part {
-            Part::Inline(bytes) => {
-                let mut entry = [TAG_INLINE; INLINE_ENTRY_BYTES];
+            Part::Inline(bytes) | Part::Constant(bytes) => {
+                let tag = if matches!(part, Part::Inline(_)) {
+                    TAG_INLINE
+                } else {
+                    TAG_CONSTANT
+                };
+                let mut entry = [tag; INLINE_ENTRY_BYTES];
                 put(&mut entry, 1, (bytes.len() as u64).to_le_bytes());
                 out.extend_from_slice(&entry);
             }
@@ -117,7 +125,7 @@ pub(super) fn write_table(parts: &[Part<'_>], out: &mut Vec<u8>) {
 #[inline]
 pub(super) fn write_inline(parts: &[Part<'_>], out: &mut Vec<u8>) {
     for part in parts {
-        if let Part::Inline(bytes) = part {
+        if let Part::Inline(bytes) | Part::Constant(bytes) = part {
             out.extend_from_slice(bytes);
         }
     }
@@ -141,7 +149,7 @@ impl<'a> Parts<'a> {
             let (entry, after) =
                 split_entry(rest).ok_or(ProtocolError::Truncated { field: "parts table" })?;
             let length = match entry {
-                Entry::Inline(entry) if entry[0] == TAG_INLINE => {
+                Entry::Inline(entry) if matches!(entry[0], TAG_INLINE | TAG_CONSTANT) => {
                     inline_bytes = inline_bytes.saturating_add(u64_at(entry, 1));
                     u64_at(entry, 1)
                 }
@@ -240,7 +248,11 @@ impl<'a> Iterator for PartsIter<'a> {
                 let length = usize::try_from(u64_at(entry, 1)).ok()?;
                 let (bytes, rest) = self.inline.split_at_checked(length)?;
                 self.inline = rest;
-                Some(Part::Inline(bytes))
+                Some(if entry[0] == TAG_INLINE {
+                    Part::Inline(bytes)
+                } else {
+                    Part::Constant(bytes)
+                })
             }
             Entry::Segment(entry) => Some(Part::Segment(SegmentPart {
                 length: u64_at(entry, 1),

@@ -108,6 +108,7 @@ impl Line {
             length: length as u64 * 2,
             offset: length as u64,
             given_up: false,
+            constant: false,
         };
         let before = self.sender.held_bytes();
         let whole = Shared::new(Arc::new(payload(call, length + 9)));

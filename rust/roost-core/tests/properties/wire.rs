@@ -13,6 +13,7 @@ use roost_core::wire::{
 #[derive(Debug, Clone)]
 enum Piece {
     Inline(Vec<u8>),
+    Constant(Vec<u8>),
     Segment(SegmentPart),
     Bulk(BulkPart),
 }
@@ -21,6 +22,7 @@ impl Piece {
     fn part(&self) -> Part<'_> {
         match self {
             Self::Inline(bytes) => Part::Inline(bytes),
+            Self::Constant(bytes) => Part::Constant(bytes),
             Self::Segment(segment) => Part::Segment(*segment),
             Self::Bulk(bulk) => Part::Bulk(*bulk),
         }
@@ -31,6 +33,7 @@ fn piece() -> impl Strategy<Value = Piece> {
     let segment = (any::<u64>(), any::<u32>(), any::<u64>(), 0..1_u64 << 20);
     prop_oneof![
         vec(any::<u8>(), 0..200).prop_map(Piece::Inline),
+        vec(any::<u8>(), 0..200).prop_map(Piece::Constant),
         (any::<u64>(), 0..1_u64 << 20).prop_map(|(bulk, length)| Piece::Bulk(BulkPart { bulk, length })),
         segment.prop_map(|(segment, generation, offset, length)| {
             Piece::Segment(SegmentPart {
@@ -214,9 +217,10 @@ proptest! {
     #[test]
     fn bytes_alone_come_out_as_they_went_in(
         bulk in 1_u64.., offset in 0..1_u64 << 30, after in 0..1_u64 << 30, bytes in vec(any::<u8>(), 0..200),
+        constant in any::<bool>(),
     ) {
         let length = offset + bytes.len() as u64 + after;
-        let header = Bulk { bulk, length, offset, given_up: bytes.is_empty() };
+        let header = Bulk { bulk, length, offset, given_up: bytes.is_empty(), constant };
         let piece = [Piece::Inline(bytes.clone())];
         round_trip(&header, &piece, |content| assert_eq!(content, Content::Bulk(header, &bytes)));
         round_trip(&Control, &piece, |content| assert_eq!(content, Content::Control(&bytes)));

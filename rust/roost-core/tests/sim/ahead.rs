@@ -81,6 +81,7 @@ fn header(sent: Sent, length: usize) -> Bulk {
         length: length as u64,
         offset: sent.bytes as u64,
         given_up: false,
+        constant: false,
     }
 }
 
@@ -105,7 +106,7 @@ impl Ahead {
         let mut bytes = Vec::new();
         for part in parts {
             match part {
-                Part::Inline(inline) => bytes.extend_from_slice(inline),
+                Part::Inline(inline) | Part::Constant(inline) => bytes.extend_from_slice(inline),
                 Part::Segment(_) => {}
                 Part::Bulk(bulk) => {
                     self.came += 1;

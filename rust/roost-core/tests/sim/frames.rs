@@ -250,7 +250,7 @@ fn take(content: &Content<'_>, sequence: u64, ahead: &mut Ahead) -> Option<Taken
 
 pub(crate) fn inline_bytes(parts: Parts<'_>) -> Vec<u8> {
     let inline = parts.iter().filter_map(|part| match part {
-        Part::Inline(bytes) => Some(bytes),
+        Part::Inline(bytes) | Part::Constant(bytes) => Some(bytes),
         Part::Segment(_) | Part::Bulk(_) => None,
     });
     inline.collect::<Vec<_>>().concat()

@@ -311,6 +311,11 @@ impl Node {
         self.lock().is_near(proc)
     }
 
+    /// Whether there is a connection to a proc of another host.
+    fn is_far(&self, proc: u64) -> bool {
+        self.lock().is_far(proc)
+    }
+
     /// Whether messages wait here on their way to a proc.
     fn waits(&self, proc: u64) -> bool {
         let state = self.lock();

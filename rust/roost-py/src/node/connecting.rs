@@ -40,6 +40,12 @@ impl State {
         link.is_some_and(|link| link.far.is_none())
     }
 
+    /// Whether there is a connection to a proc of another host.
+    pub(crate) fn is_far(&self, proc: u64) -> bool {
+        let link = self.peers.get(&proc).and_then(|peer| peer.link.as_ref());
+        link.is_some_and(|link| link.far.is_some())
+    }
+
     /// There is a connection to a proc's incarnation: what waited for it is sent.
     pub(super) fn connect(
         &mut self,

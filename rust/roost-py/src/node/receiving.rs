@@ -316,8 +316,11 @@ impl State {
         let mut rest = Vec::new();
         for part in parts {
             match part {
-                WirePart::Inline(bytes) if pickle.is_none() => {
+                WirePart::Inline(bytes) | WirePart::Constant(bytes) if pickle.is_none() => {
                     pickle = Some(PyBytes::new(py, bytes).unbind());
+                }
+                WirePart::Constant(bytes) => {
+                    rest.push(Part::Inline(PyBytes::new(py, bytes).into_any().unbind()))
                 }
                 // Writable and the receiver's own.
                 WirePart::Inline(bytes) => {

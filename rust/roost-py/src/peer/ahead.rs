@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::PyBytes;
 use roost_core::limits::BULK_PIECE_BYTES_MAX;
 use roost_core::session::{Session, Shared};
 use roost_core::wire::{Bulk, FrameHeader, MessageHeader, PortItem, ReplyHeader};
@@ -99,6 +98,8 @@ pub(super) struct Ahead {
     /// 0 until its first piece is sent.
     pub(super) bulk: u64,
     pub(super) bytes: Shared,
+    /// Its receiver never writes to it.
+    constant: bool,
 }
 
 /// A frame that waits until its parts have gone ahead, or until those before it have.
@@ -265,6 +266,7 @@ impl Ahead {
             length: self.bytes.length() as u64,
             offset: offset as u64,
             given_up: false,
+            constant: self.constant,
         }
     }
 }
@@ -294,18 +296,26 @@ fn parts_ahead(py: Python<'_>, payload: &Payload) -> Vec<Ahead> {
         .enumerate()
         .filter(|(_, length)| goes_ahead(*length, &mut inline));
     let ahead = ahead.filter_map(|(at, _)| {
+        let mut constant = true;
         let bytes: Arc<dyn AsRef<[u8]> + Send + Sync> = match at.checked_sub(1) {
             None => Arc::new(PyBackedBytes::from(payload.pickle.bind(py).clone())),
-            Some(part) => match payload.parts.as_ref()?.get(part)? {
-                Part::Shared(part) => Arc::new(Lent(part.clone_ref(py))),
-                Part::Inline(bytes) => Arc::new(PyBackedBytes::from(
-                    bytes.bind(py).cast::<PyBytes>().ok()?.clone(),
-                )),
-                Part::Held(_) => return None,
-            },
+            Some(part) => {
+                let part = payload.parts.as_ref()?.get(part)?;
+                constant = part.is_constant(py);
+                match part {
+                    Part::Shared(part) => Arc::new(Lent(part.clone_ref(py))),
+                    Part::Inline(_) => Arc::new(Captured::new(py, part)),
+                    Part::Held(_) => return None,
+                }
+            }
         };
         let bytes = Shared::new(bytes);
-        Some(Ahead { at, bulk: 0, bytes })
+        Some(Ahead {
+            at,
+            bulk: 0,
+            bytes,
+            constant,
+        })
     });
     ahead.collect()
 }
@@ -323,6 +333,36 @@ fn goes_ahead(length: usize, inline: &mut usize) -> bool {
         *inline += length;
     }
     ahead
+}
+
+/// A captured part in memory of its own.
+struct Captured {
+    _part: Part,
+    address: *const u8,
+    length: usize,
+}
+
+// SAFETY: the part owns the memory, which nobody writes to or moves once it was captured.
+unsafe impl Send for Captured {}
+// SAFETY: as above.
+unsafe impl Sync for Captured {}
+
+impl Captured {
+    fn new(py: Python<'_>, part: &Part) -> Self {
+        let bytes = part.inline(py);
+        Self {
+            address: bytes.as_ptr(),
+            length: bytes.len(),
+            _part: part.clone_ref(py),
+        }
+    }
+}
+
+impl AsRef<[u8]> for Captured {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: the part keeps so many bytes there.
+        unsafe { std::slice::from_raw_parts(self.address, self.length) }
+    }
 }
 
 /// A captured part in shared memory: it is not filled again while this lives.

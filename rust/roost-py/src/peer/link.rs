@@ -1,7 +1,6 @@
 //! Frames of messages and replies into the session, with their parts.
 
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
 use roost_core::id::MeshId;
 use roost_core::session::SessionError;
 use roost_core::wire::{
@@ -104,7 +103,7 @@ impl Link {
                         length: part.length(),
                     })
                 }
-                (part, None) => WirePart::Inline(bytes_of(py, part)),
+                (part, None) => wire_part(py, part),
             });
         }
         let number = self.session.push(header, &wire)?;
@@ -125,8 +124,10 @@ impl Link {
         ahead: &[Ahead],
     ) -> Result<u64, SessionError> {
         let parts = payload.parts.iter().flatten();
-        let inline = std::iter::once(payload.pickle.as_bytes(py)).chain(parts.map(|part| bytes_of(py, part)));
-        let mut wire: Vec<WirePart<'_>> = inline.map(WirePart::Inline).collect();
+        let pickle = WirePart::Inline(payload.pickle.as_bytes(py));
+        let mut wire: Vec<WirePart<'_>> = std::iter::once(pickle)
+            .chain(parts.map(|part| wire_part(py, part)))
+            .collect();
         for part in ahead {
             wire[part.at] = WirePart::Bulk(BulkPart {
                 bulk: part.bulk,
@@ -206,14 +207,12 @@ impl Link {
     }
 }
 
-/// The bytes of a captured part. A received one is loaded and captured anew before it is sent on.
-fn bytes_of<'a>(py: Python<'a>, part: &'a Part) -> &'a [u8] {
+/// A captured part in the frame. A received one is loaded and captured anew before it is sent on.
+fn wire_part<'a>(py: Python<'a>, part: &'a Part) -> WirePart<'a> {
     match part {
-        Part::Inline(bytes) => bytes
-            .bind(py)
-            .cast::<PyBytes>()
-            .map_or(&[], |bytes| bytes.as_bytes()),
-        Part::Shared(part) => part.get().bytes(),
-        Part::Held(_) => &[],
+        Part::Inline(_) if part.is_constant(py) => WirePart::Constant(part.inline(py)),
+        Part::Inline(_) => WirePart::Inline(part.inline(py)),
+        Part::Shared(part) => WirePart::Inline(part.get().bytes()),
+        Part::Held(_) => WirePart::Inline(&[]),
     }
 }

@@ -5,7 +5,7 @@ use pyo3::types::{PyByteArray, PyBytes};
 use roost_core::session::{Bulks, Session};
 use roost_core::wire::{Bulk, BulkPart, FrameHead, ProtocolError};
 
-use crate::segment::{PrivateBuffer, SegmentMap};
+use crate::segment::{NewBytes, PrivateBuffer, SegmentMap};
 
 /// Parts from this size on get mapped memory of their own.
 const MAPPED_BYTES_MIN: u64 = 256 << 10;
@@ -16,6 +16,8 @@ const DIRECT_BYTES_MIN: usize = 16 << 10;
 /// Where one part gathers. Its memory follows the bytes that come: pages that nobody has written to are not there.
 pub(crate) enum Room {
     Mapped(PrivateBuffer),
+    /// What its receiver never writes to becomes `bytes` without a copy.
+    Constant(NewBytes),
     Small(Vec<u8>),
 }
 
@@ -29,7 +31,12 @@ pub(crate) enum RoomError {
 }
 
 impl Room {
-    fn new(map: &SegmentMap, length: u64) -> Result<Self, RoomError> {
+    fn new(map: &SegmentMap, bulk: &Bulk) -> Result<Self, RoomError> {
+        let length = bulk.length;
+        if bulk.constant {
+            let bytes = NewBytes::new(length).map_err(|source| RoomError::Memory { length, source })?;
+            return Ok(Self::Constant(bytes));
+        }
         if length < MAPPED_BYTES_MIN {
             return Ok(Self::Small(Vec::new()));
         }
@@ -42,6 +49,7 @@ impl Room {
     fn slot(&mut self, offset: usize, length: usize) -> &mut [u8] {
         match self {
             Self::Mapped(buffer) => &mut buffer.bytes_mut()[offset..offset + length],
+            Self::Constant(bytes) => &mut bytes.bytes_mut()[offset..offset + length],
             Self::Small(bytes) => {
                 if bytes.len() < offset + length {
                     bytes.resize(offset + length, 0);
@@ -53,16 +61,20 @@ impl Room {
 
     /// The part as bytes: where it is the pickle.
     pub(crate) fn into_bytes(mut self, py: Python<'_>, length: u64) -> Py<PyBytes> {
+        if let Self::Constant(bytes) = self {
+            return bytes.into_python();
+        }
         let length = usize::try_from(length).unwrap_or(usize::MAX);
         PyBytes::new(py, self.slot(0, length)).unbind()
     }
 
-    /// The part as what `pickle.loads` takes for a buffer: writable, and nobody else's.
+    /// The part as what `pickle.loads` takes for a buffer: nobody else's, and writable unless it is constant.
     pub(crate) fn into_python(self, py: Python<'_>, length: u64) -> PyResult<Py<PyAny>> {
         match self {
             Self::Mapped(buffer) => Ok(Bound::new(py, SegmentMap::owned(buffer, length))?
                 .into_any()
                 .unbind()),
+            Self::Constant(bytes) => Ok(bytes.into_python().into_any()),
             Self::Small(bytes) => Ok(PyByteArray::new(py, &bytes).into_any().unbind()),
         }
     }
@@ -90,9 +102,7 @@ impl Inbox {
             self.bulks.give_up(bulk);
             return Ok(());
         }
-        let room = self
-            .bulks
-            .room(bulk, piece.len(), |length| Room::new(map, length))?;
+        let room = self.bulks.room(bulk, piece.len(), |_| Room::new(map, bulk))?;
         room.slot(place(bulk), piece.len()).copy_from_slice(piece);
         self.bulks.filled(bulk, piece.len());
         Ok(())
@@ -127,7 +137,7 @@ impl Inbox {
         }
         let piece = head.frame_length() - body;
         let got = bytes.len() - body;
-        let room = self.bulks.room(&bulk, piece, |length| Room::new(map, length))?;
+        let room = self.bulks.room(&bulk, piece, |_| Room::new(map, &bulk))?;
         room.slot(place(&bulk), got).copy_from_slice(&bytes[body..]);
         self.direct = Some(Direct {
             head,

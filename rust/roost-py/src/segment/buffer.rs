@@ -170,17 +170,62 @@ impl Drop for SharedBuffer {
 ///
 /// As for [`super::memory::copy`].
 unsafe fn bytes_of(py: Python<'_>, source: Source) -> PyResult<Bound<'_, PyBytes>> {
-    let length = isize::try_from(source.length).map_err(PyBufferError::new_err)?;
-    // SAFETY: without a source, the interpreter gives a new object of that length with unset bytes, or an
-    // error.
-    let made = unsafe {
-        Bound::from_owned_ptr_or_err(py, ffi::PyBytes_FromStringAndSize(std::ptr::null(), length))
-    }?;
-    // SAFETY: `made` is bytes.
-    let target = Target::new(unsafe { ffi::PyBytes_AsString(made.as_ptr()) }.cast());
+    let made = NewBytes::of(py, source.length)?;
+    let target = Target::new(made.address);
     // SAFETY: the caller vouches for the source; the target is new, of that length, and seen by nobody yet.
     py.detach(move || unsafe { target.copy_from(source) });
-    Ok(made.cast_into::<PyBytes>()?)
+    Ok(made.into_python().into_bound(py))
+}
+
+/// Python's `bytes`, not filled yet: nobody else knows them.
+pub(crate) struct NewBytes {
+    bytes: Py<PyBytes>,
+    address: *mut u8,
+    length: usize,
+}
+
+// SAFETY: the address lies in the object beside it, which stays where it is, and only this value writes there.
+unsafe impl Send for NewBytes {}
+// SAFETY: as above; whoever shares it cannot write.
+unsafe impl Sync for NewBytes {}
+
+impl NewBytes {
+    /// Room for so many bytes, which takes memory only as it is filled.
+    pub(crate) fn new(length: u64) -> std::io::Result<Self> {
+        let made = usize::try_from(length)
+            .ok()
+            .and_then(|length| Python::attach(|py| Self::of(py, length)).ok());
+        let made = made.ok_or(std::io::ErrorKind::OutOfMemory)?;
+        Target::new(made.address).advise_huge(made.length);
+        Ok(made)
+    }
+
+    fn of(py: Python<'_>, length: usize) -> PyResult<Self> {
+        let size = isize::try_from(length).map_err(PyBufferError::new_err)?;
+        // SAFETY: without a source, the interpreter gives a new object of that length with unset bytes, or an error.
+        let made = unsafe {
+            Bound::from_owned_ptr_or_err(py, ffi::PyBytes_FromStringAndSize(std::ptr::null(), size))
+        }?;
+        // SAFETY: `made` is bytes.
+        let address = unsafe { ffi::PyBytes_AsString(made.as_ptr()) }.cast();
+        Ok(Self {
+            bytes: made.cast_into::<PyBytes>()?.unbind(),
+            address,
+            length,
+        })
+    }
+
+    /// To be filled.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the object has so many bytes there, which stay as long as this value; nobody else looks at them yet. What
+        // they are before they are filled is the allocator's business, and nobody reads it.
+        unsafe { std::slice::from_raw_parts_mut(self.address, self.length) }
+    }
+
+    /// All were filled.
+    pub(crate) fn into_python(self) -> Py<PyBytes> {
+        self.bytes
+    }
 }
 
 /// Memory that Python lends, until this is dropped.
@@ -212,9 +257,5 @@ impl Lent {
         // SAFETY: the buffer is lent for at least as long as `self` is borrowed, and the GIL keeps others
         // from writing to it.
         unsafe { std::slice::from_raw_parts(self.source.address, self.source.length) }
-    }
-
-    pub(super) fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, self.bytes())
     }
 }

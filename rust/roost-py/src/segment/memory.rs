@@ -347,7 +347,7 @@ impl Target {
     }
 
     /// Ask for huge pages where a large region is new: its pages otherwise come in 4 KiB at a time.
-    fn advise_huge(&self, length: usize) {
+    pub(super) fn advise_huge(&self, length: usize) {
         let address = self.0 as usize;
         let start = address.next_multiple_of(HUGE_PAGE_BYTES);
         let end = (address + length) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;

@@ -47,6 +47,7 @@ mod send;
 
 use pyo3::prelude::*;
 
+pub(crate) use self::buffer::NewBytes;
 pub(crate) use self::map::Hold;
 pub(crate) use self::pool::Way;
 pub(crate) use self::private::PrivateBuffer;

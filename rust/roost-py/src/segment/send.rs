@@ -3,8 +3,9 @@
 use std::os::fd::IntoRawFd;
 use std::sync::Arc;
 
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::types::{PyByteArray, PyBytes, PyList};
 
 use super::SEGMENT_BYTES_MIN;
 use super::buffer::Lent;
@@ -34,18 +35,27 @@ impl SegmentPool {
     }
 
     /// Copy buffers, so that their owner may change them: large ones into one segment, the others, or all
-    /// when there is no memory for a segment, into bytes.
+    /// when there is no memory for a segment, into a `bytearray`. Small `bytes` stay as they are; with `far`, where no
+    /// receiver can map a segment, large ones too.
+    #[pyo3(signature = (buffers, *, far = false))]
     fn capture<'py>(
         &self,
         py: Python<'py>,
         buffers: &Bound<'py, PyList>,
+        far: bool,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let buffers = buffers
             .iter()
-            .map(|buffer| Lent::of(&buffer))
+            .map(|buffer| Ok((Lent::of(&buffer)?, constant(&buffer))))
             .collect::<PyResult<Vec<_>>>()?;
-        let is_large = |source: &Source| source.length >= self.segment_bytes_min;
-        let large: Vec<Source> = buffers.iter().map(|lent| lent.source).filter(is_large).collect();
+        let is_large = |(lent, constant): &&(Lent, Option<Bound<'_, PyBytes>>)| {
+            lent.source.length >= self.segment_bytes_min && !(far && constant.is_some())
+        };
+        let large: Vec<Source> = buffers
+            .iter()
+            .filter(is_large)
+            .map(|(lent, _)| lent.source)
+            .collect();
         let places = if large.is_empty() {
             None
         } else {
@@ -55,12 +65,8 @@ impl SegmentPool {
         };
         let mut places = places.unwrap_or_default().into_iter();
         let mut parts = Vec::with_capacity(buffers.len());
-        for lent in &buffers {
-            let place = if is_large(&lent.source) {
-                places.next()
-            } else {
-                None
-            };
+        for buffer in &buffers {
+            let place = if is_large(&buffer) { places.next() } else { None };
             parts.push(match place {
                 Some(place) => Bound::new(
                     py,
@@ -70,7 +76,10 @@ impl SegmentPool {
                     },
                 )?
                 .into_any(),
-                None => lent.to_bytes(py).into_any(),
+                None => match &buffer.1 {
+                    Some(bytes) => bytes.clone().into_any(),
+                    None => PyByteArray::new(py, buffer.0.bytes()).into_any(),
+                },
             });
         }
         Ok(parts)
@@ -187,4 +196,11 @@ impl Drop for SegmentPart {
     fn drop(&mut self) {
         self.pool.done_writing(self.place.segment);
     }
+}
+
+/// The `bytes` that a buffer lends all of.
+fn constant<'py>(buffer: &Bound<'py, PyAny>) -> Option<Bound<'py, PyBytes>> {
+    let owner = buffer.getattr(intern!(buffer.py(), "obj")).ok()?;
+    let bytes = owner.cast_into_exact::<PyBytes>().ok()?;
+    (bytes.as_bytes().len() == buffer.len().ok()?).then_some(bytes)
 }
