@@ -5,6 +5,7 @@ mod copying;
 mod driver;
 mod leasing;
 mod link;
+mod nics;
 mod operation;
 mod peers;
 mod serving;
@@ -13,6 +14,7 @@ mod timers;
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -66,6 +68,8 @@ impl Backend {
 pub struct Options {
     /// The only backend that may be used.
     pub forced: Option<Backend>,
+    /// What is opened instead of libibverbs, for tests.
+    pub library: Option<PathBuf>,
     /// The only verbs devices that may be used; all when empty.
     pub devices: Vec<String>,
     /// Who knows about GPUs' memory.

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::driver::Driver;
-use super::link::{Asking, Lease, Link, Request, ShareId};
+use super::link::{Asking, Lease, Link, Request, Route, ShareId};
 use super::operation::{Phase, Stage};
 use super::shared::Command;
 use crate::error::Error;
@@ -44,8 +44,11 @@ impl Driver {
         };
         match places_of(asking, &of.parts) {
             Some(places) => self.copy_here(share, id, places),
+            None if asking.route == Route::Nics && self.copy_by_nics(share, id) => {}
             None => {
-                asking.ready.push_back(share);
+                if let Some(asking) = self.links.get_mut(&id).and_then(Link::asking) {
+                    asking.ready.push_back(share);
+                }
                 self.touched.insert(id);
             }
         }
@@ -148,7 +151,7 @@ impl Driver {
         }
     }
 
-    fn let_go(&mut self, link: u64, parts: &[Part]) {
+    pub(super) fn let_go(&mut self, link: u64, parts: &[Part]) {
         let mut revoked = Vec::new();
         if let Some(asking) = self.links.get_mut(&link).and_then(Link::asking) {
             count_users(asking, parts, |held| held.users -= 1);
@@ -236,8 +239,8 @@ impl Driver {
                 request,
                 bytes,
                 address,
-                keys: _,
-            } => self.opened(id, request, bytes, address, descriptors),
+                keys,
+            } => self.opened(id, request, bytes, address, &keys, descriptors),
             Message::Refused {
                 request,
                 reason,
@@ -245,6 +248,10 @@ impl Driver {
             } => self.refused(id, request, reason, text),
             Message::Revoke { region } => {
                 self.revoked(id, region);
+                Ok(())
+            }
+            Message::Answer { answer, failure } => {
+                self.offer_answered(id, &answer, failure);
                 Ok(())
             }
             Message::Looked { request, stamps } => self.looked(id, request, stamps),
@@ -400,6 +407,7 @@ impl Driver {
 
     /// Nothing is written into a transfer's memory any more, and nothing more is asked for.
     pub(super) fn give_up(&mut self, token: u64, id: u64) {
+        self.cancel_on_nics(token, id);
         let Some(Link {
             side: super::link::Side::Asks(asking),
             lanes,
@@ -454,6 +462,7 @@ impl Driver {
                     if share.0 == token && chunk.direction == Direction::Write)
             };
             asking.requests.values().any(is_its)
+                || asking.nics.as_ref().is_some_and(|nics| nics.carries(token))
         };
         for link in links {
             if self
@@ -477,7 +486,7 @@ fn places_of(asking: &Asking, parts: &[Part]) -> Option<Vec<Place>> {
     parts.iter().map(place_of).collect()
 }
 
-fn count_users(asking: &mut Asking, parts: &[Part], count: impl Fn(&mut super::link::Held)) {
+pub(super) fn count_users(asking: &mut Asking, parts: &[Part], count: impl Fn(&mut super::link::Held)) {
     for part in parts {
         if let Some(Lease::Held(held)) = asking.leases.get_mut(&(part.handle.region, part.handle.key)) {
             count(held);

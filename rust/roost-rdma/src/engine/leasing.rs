@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::Backend;
 use super::driver::{Driver, Source};
 use super::link::{Asking, Held, Lease, Link, Request, Route, ShareId};
+use super::nics::remote_from;
 use super::operation::{Phase, Stage};
 use crate::error::Error;
 use crate::handle::{Handle, Key, Peer};
@@ -59,12 +60,14 @@ impl Driver {
         request: u64,
         bytes: u64,
         address: Address,
+        keys: &[u8],
         descriptors: Vec<OwnedFd>,
     ) -> Result<(), Cut> {
+        let remote = remote_from(keys, bytes)?;
         let (peer, is_near, asking, lease) = opening(&mut self.links, id, request)?;
         let held = hold(asking, &self.mappings, is_near, bytes, address, descriptors)?;
         let (held, hindrance) = match held {
-            Found::Held(held) => (held, None),
+            Found::Held(held) => (Held { remote, ..held }, None),
             Found::Lost => {
                 self.peer_lost(peer, "its process has ended");
                 return Ok(());
@@ -334,6 +337,7 @@ impl Held {
             bytes,
             place: None,
             stamp: None,
+            remote: None,
             users: 0,
             is_revoked: false,
         }
@@ -350,7 +354,7 @@ fn hold(
     descriptors: Vec<OwnedFd>,
 ) -> Result<Found, Cut> {
     let mut descriptors = VecDeque::from(descriptors);
-    if !is_near || asking.route == Route::Stream || address == Address::Asked {
+    if !is_near || asking.route != Route::Local || address == Address::Asked {
         return Ok(Found::Held(Held::out_of_reach(bytes)));
     }
     let mut next = || {
@@ -399,6 +403,7 @@ fn hold(
         bytes,
         place: Some(place),
         stamp,
+        remote: None,
         users: 0,
         is_revoked: false,
     }))
