@@ -39,9 +39,11 @@ test-rdma:  ## transfers by NICs: real libibverbs on soft-RoCE in a small machin
 	$(SETUP)
 	$(SAY) "the machine"
 	@scripts/rxe_vm.py --prepare
-	$(SAY) "Rust: between rxe0 and rxe1"
+	$(SAY) "Rust: queue pairs, then engines, between rxe0 and rxe1"
 	$(RUN) env CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(CURDIR)/scripts/rxe_vm.py --timeout 900 --" \
 		cargo test --package roost-rdma --test verbs -- --ignored --test-threads 1 --nocapture
+	$(RUN) env CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(CURDIR)/scripts/rxe_vm.py --timeout 900 --env ROOST_TEST_SOFT_ROCE=1 --" \
+		cargo test --package roost-rdma --test rules -- --test-threads 1 --skip a_link_that_is_cut
 
 check:  ## formatters, linters, types, stubs, spelling
 	$(SETUP) test dev extension

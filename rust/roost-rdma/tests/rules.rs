@@ -4,11 +4,11 @@ mod bed;
 
 use std::time::{Duration, Instant};
 
-use bed::{KINDS, Kind, pair, part, pattern, transfer};
+use bed::{Kind, kinds, pair, part, pattern, transfer};
 use roost_rdma::{Direction, Error, Handle, Transfer};
 
 fn on_each(test: impl Fn(Kind)) {
-    for kind in KINDS {
+    for &kind in kinds() {
         println!("{kind:?}");
         test(kind);
     }
