@@ -267,14 +267,9 @@ impl Engine {
         self.shared.drain()
     }
 
-    /// A link that was made: the control stream first, then the stripes. A new one for the same role replaces the older.
-    pub fn adopt(&self, peer: Peer, role: Role, link: u64, lanes: Vec<Box<dyn Lane>>) {
-        self.shared.command(Command::Adopt {
-            peer,
-            role,
-            link,
-            lanes,
-        });
+    /// A link that was made, by the number that its maker gave it: the control stream first, then the stripes. A new one for the same role replaces the older.
+    pub fn adopt(&self, peer: Peer, role: Role, _link: u64, lanes: Vec<Box<dyn Lane>>) {
+        self.shared.command(Command::Adopt { peer, role, lanes });
     }
 
     /// A link that was asked for is not to be had: now, or never.

@@ -1,4 +1,11 @@
 //! An owner in a process of its own: it may be killed, and speeds are what they are between processes.
+#![allow(
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "a test may end where it stands"
+)]
 
 mod bed;
 

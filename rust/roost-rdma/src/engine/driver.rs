@@ -231,12 +231,7 @@ impl Driver {
             Command::Cancel { token } => self.fail(token, Error::Cancelled),
             Command::Updated => self.look_again(),
             Command::Drop { region, token } => self.drop_region(region, token),
-            Command::Adopt {
-                peer,
-                role,
-                link: _,
-                lanes,
-            } => self.adopt(peer, role, lanes),
+            Command::Adopt { peer, role, lanes } => self.adopt(peer, role, lanes),
             Command::LinkFailed {
                 peer,
                 reason,

@@ -173,9 +173,8 @@ impl Driver {
 
     pub(super) fn refused(&mut self, id: u64, request: u64, reason: Reason, text: String) -> Result<(), Cut> {
         let (peer, _, asking, lease) = opening(&mut self.links, id, request)?;
-        let waiters = match asking.leases.remove(&lease) {
-            Some(Lease::Asked { waiters, .. }) => waiters,
-            _ => return Err(Broken("a refusal of what was given").into()),
+        let Some(Lease::Asked { waiters, .. }) = asking.leases.remove(&lease) else {
+            return Err(Broken("a refusal of what was given").into());
         };
         self.is_recounted = true;
         let error = match reason {
@@ -262,11 +261,10 @@ impl Driver {
     }
 }
 
-fn opening(
-    links: &mut HashMap<u64, Link>,
-    id: u64,
-    request: u64,
-) -> Result<(Peer, bool, &mut Asking, (u64, Key)), Cut> {
+/// Who answers, whether it lives on this host, and for which lease.
+type Opening<'a> = (Peer, bool, &'a mut Asking, (u64, Key));
+
+fn opening(links: &mut HashMap<u64, Link>, id: u64, request: u64) -> Result<Opening<'_>, Cut> {
     let link = links.get_mut(&id).ok_or(Cut::Closed)?;
     let (peer, is_near) = (link.peer, link.is_unix());
     let asking = link.asking().ok_or(Broken("an answer to who serves"))?;

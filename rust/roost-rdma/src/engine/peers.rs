@@ -89,7 +89,9 @@ impl Driver {
         }
         entry.host = Some(host);
         match entry.asks {
-            Some(link) if self.links.get_mut(&link).is_some_and(Link::is_usable) => self.lease(share, link),
+            Some(link) if self.links.get_mut(&link).is_some_and(Link::is_usable) => {
+                self.lease(share, link);
+            }
             Some(_) => entry.waiting.push(share),
             None => {
                 entry.waiting.push(share);

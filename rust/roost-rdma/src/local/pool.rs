@@ -256,6 +256,19 @@ pub unsafe fn copy_now(parts: Arc<[Part]>, places: Vec<Place>, checksum: bool) -
     operation.conclude()
 }
 
+/// A sum for each part, of the bytes as they lie here now; none when it was cancelled.
+///
+/// # Safety
+///
+/// The local memory of all parts must be the caller's to read from.
+pub unsafe fn sums(parts: &[Part], is_cancelled: &AtomicBool) -> Option<Vec<u64>> {
+    // SAFETY: the caller vouches for it.
+    parts
+        .iter()
+        .map(|part| unsafe { super::copy::sum(part, is_cancelled) })
+        .collect()
+}
+
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
