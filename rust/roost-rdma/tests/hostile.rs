@@ -83,7 +83,8 @@ fn an_owner_whose_memory_was_freed_lives_on() {
 
 #[test]
 fn an_asker_whose_memory_was_freed_lives_on() {
-    for kind in KINDS {
+    // A NIC has its own hold on pages, and says in its own words what it cannot reach.
+    for kind in KINDS.into_iter().filter(|kind| *kind != Kind::Nics) {
         let (exchange, owner, asker) = pair(kind);
         let bytes = 4 << 20;
         let handle = owner.register(vec![1; bytes]);
