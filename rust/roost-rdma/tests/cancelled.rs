@@ -1,4 +1,9 @@
 //! Transfers that are cancelled at random moments: once the completion is there, nothing touches their memory.
+#![allow(
+    clippy::unwrap_used,
+    unreachable_pub,
+    reason = "a test may end where it stands"
+)]
 
 mod bed;
 
