@@ -2,7 +2,7 @@
 # PYTHON=python3.12 chooses the interpreter; everything stays inside this folder.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-rdma check format sim bench bench-peers check-instructions wheel fuzz chaos soak clean
+.PHONY: help demo test test-rust test-python test-rdma check format sim bench bench-peers check-instructions wheel fuzz asan chaos soak clean
 
 SETUP := @scripts/setup.sh
 RUN := @scripts/run.sh
@@ -14,6 +14,7 @@ FUZZ_SECONDS ?= 60
 FUZZ_INPUTS ?= 0
 FUZZ_TARGETS ?=
 PYTEST ?= -q
+ASAN := env RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,9 +39,11 @@ test-rdma:  ## transfers by NICs: real libibverbs on soft-RoCE in a small machin
 	$(SETUP)
 	$(SAY) "the machine"
 	@scripts/rxe_vm.py --prepare
-	$(SAY) "Rust: between rxe0 and rxe1"
+	$(SAY) "Rust: queue pairs, then engines, between rxe0 and rxe1"
 	$(RUN) env CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(CURDIR)/scripts/rxe_vm.py --timeout 900 --" \
 		cargo test --package roost-rdma --test verbs -- --ignored --test-threads 1 --nocapture
+	$(RUN) env CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(CURDIR)/scripts/rxe_vm.py --timeout 900 --env ROOST_TEST_SOFT_ROCE=1 --" \
+		cargo test --package roost-rdma --test rules -- --test-threads 1 --skip a_link_that_is_cut
 
 check:  ## formatters, linters, types, stubs, spelling
 	$(SETUP) test dev extension
@@ -98,6 +101,13 @@ wheel:  ## one abi3 manylinux wheel in dist/, tried on each CPython from 3.11 th
 fuzz:  ## each decoder for FUZZ_SECONDS=60 or FUZZ_INPUTS=10000000; FUZZ_TARGETS='frame hello' chooses
 	$(SETUP) dev
 	$(RUN) scripts/fuzz.sh $(if $(filter-out 0,$(FUZZ_INPUTS)),0,$(FUZZ_SECONDS)) $(FUZZ_INPUTS) $(FUZZ_TARGETS)
+
+asan:  ## tests of memory between processes under AddressSanitizer, with 10,000 cancelled transfers
+	$(SETUP) extension
+	$(SAY) "Rust: roost-rdma under AddressSanitizer"
+	$(RUN) $(ASAN) cargo test --package roost-rdma --target x86_64-unknown-linux-gnu
+	$(RUN) $(ASAN) cargo test --package roost-rdma --target x86_64-unknown-linux-gnu \
+		--test cancelled -- --ignored --nocapture
 
 chaos:  ## the tests of what is promised when things go wrong, in their long form; figures at the end
 	$(SETUP) test dev torch extension

@@ -109,7 +109,8 @@ class Batch:
 
         Args:
             timeout: seconds it may take.
-            version: have one and the same version, at least this one, of all buffers that are read.
+            version: have one and the same version, at least this one, of all buffers that are read. As long as they differ
+                this waits for their owner to bring them together.
             checksum: have both ends compute one of each part, and compare them.
 
         Returns:

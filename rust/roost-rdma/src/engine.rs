@@ -5,6 +5,7 @@ mod copying;
 mod driver;
 mod leasing;
 mod link;
+mod nics;
 mod operation;
 mod peers;
 mod serving;
@@ -13,6 +14,7 @@ mod timers;
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -66,6 +68,8 @@ impl Backend {
 pub struct Options {
     /// The only backend that may be used.
     pub forced: Option<Backend>,
+    /// What is opened instead of libibverbs, for tests.
+    pub library: Option<PathBuf>,
     /// The only verbs devices that may be used; all when empty.
     pub devices: Vec<String>,
     /// Who knows about GPUs' memory.
@@ -263,14 +267,9 @@ impl Engine {
         self.shared.drain()
     }
 
-    /// A link that was made: the control stream first, then the stripes. A new one for the same role replaces the older.
-    pub fn adopt(&self, peer: Peer, role: Role, link: u64, lanes: Vec<Box<dyn Lane>>) {
-        self.shared.command(Command::Adopt {
-            peer,
-            role,
-            link,
-            lanes,
-        });
+    /// A link that was made, by the number that its maker gave it: the control stream first, then the stripes. A new one for the same role replaces the older.
+    pub fn adopt(&self, peer: Peer, role: Role, _link: u64, lanes: Vec<Box<dyn Lane>>) {
+        self.shared.command(Command::Adopt { peer, role, lanes });
     }
 
     /// A link that was asked for is not to be had: now, or never.

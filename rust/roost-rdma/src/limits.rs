@@ -61,6 +61,9 @@ pub(crate) const REVOKE_WAIT: Duration = Duration::from_secs(1);
 /// A write that was given up has this long for what is on its way; then its link is cut.
 pub(crate) const SETTLE_WAIT: Duration = Duration::from_secs(1);
 
+/// Queue pairs have this long to be heard by the owner's NICs; then the link goes on without.
+pub(crate) const NICS_WAIT: Duration = Duration::from_secs(2);
+
 /// Pauses between looks at a stamp in change, where the owner cannot say when it is over.
 pub(crate) const LOOK_PAUSE_MIN: Duration = Duration::from_micros(100);
 /// See [`LOOK_PAUSE_MIN`].

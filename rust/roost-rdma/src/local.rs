@@ -8,6 +8,7 @@ pub(crate) mod memory;
 pub mod pool;
 pub mod ptrace;
 pub mod shared;
+pub mod streaming;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod vm;

@@ -1,4 +1,11 @@
 //! An owner in a process of its own: it may be killed, and speeds are what they are between processes.
+#![allow(
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "a test may end where it stands"
+)]
 
 mod bed;
 
@@ -136,9 +143,14 @@ fn serve(kind: Kind, lanes: Vec<OwnedFd>, mut told: UnixStream, bytes: usize) ->
     unsafe { libc::_exit(0) }
 }
 
+/// The stub's queue pairs end with their process; `tests/verbs` kills owners on soft-RoCE.
+fn without_nics() -> impl Iterator<Item = Kind> {
+    KINDS.into_iter().filter(|kind| *kind != Kind::Nics)
+}
+
 #[test]
 fn an_owner_is_killed_in_mid_transfer() {
-    for kind in KINDS {
+    for kind in without_nics() {
         for direction in [Direction::Read, Direction::Write] {
             let bytes = 64 << 20;
             let owner = Owner::start(kind, bytes);
@@ -164,7 +176,7 @@ fn an_owner_is_killed_in_mid_transfer() {
 #[test]
 #[ignore = "a measurement"]
 fn speeds() {
-    for kind in KINDS {
+    for kind in without_nics() {
         for megabytes in [64, 256] {
             let bytes = megabytes << 20;
             let owner = Owner::start(kind, bytes);

@@ -1,14 +1,21 @@
 //! The rules, the same on every backend.
+#![allow(
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "a test may end where it stands"
+)]
 
 mod bed;
 
 use std::time::{Duration, Instant};
 
-use bed::{KINDS, Kind, pair, part, pattern, transfer};
+use bed::{Kind, kinds, pair, part, pattern, transfer};
 use roost_rdma::{Direction, Error, Handle, Transfer};
 
 fn on_each(test: impl Fn(Kind)) {
-    for kind in KINDS {
+    for &kind in kinds() {
         println!("{kind:?}");
         test(kind);
     }
@@ -39,6 +46,25 @@ fn bytes_are_read_and_written() {
         assert_eq!(asker.engine.backend_of(owner.peer), Some(kind.backend()));
         let notices = asker.engine.notices();
         assert_eq!(notices.len(), 1, "told once: {notices:?}");
+    });
+}
+
+#[test]
+fn sums_are_of_what_lies_here() {
+    on_each(|kind| {
+        let (_exchange, owner, asker) = pair(kind);
+        for bytes in [1_000, 3_000_000] {
+            let handle = owner.register(pattern(bytes, 1));
+            let mut into = vec![0; bytes];
+            let read = Transfer {
+                checksum: true,
+                ..transfer(vec![part(Direction::Read, &handle, 0, &mut into)])
+            };
+            let done = asker.run(read).unwrap();
+            let mut sum = roost_rdma::checksum::Checksum::new();
+            sum.update(&pattern(bytes, 1));
+            assert_eq!(done.checksum, Some(sum.finish()), "{kind:?}");
+        }
     });
 }
 

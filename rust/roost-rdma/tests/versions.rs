@@ -1,4 +1,11 @@
 //! Versions, the same on every backend.
+#![allow(
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "a test may end where it stands"
+)]
 
 mod bed;
 

@@ -189,7 +189,7 @@ impl Driver {
         }
     }
 
-    pub(super) fn looked(&mut self, id: u64, request: u64, found: Vec<Stamp>) -> Result<(), Cut> {
+    pub(super) fn looked(&mut self, id: u64, request: u64, found: &[Stamp]) -> Result<(), Cut> {
         let asking = self
             .links
             .get_mut(&id)
@@ -210,7 +210,7 @@ impl Driver {
         else {
             return Err(Broken("more stamps than were asked for").into());
         };
-        place.copy_from_slice(&found);
+        place.copy_from_slice(found);
         of.missing = of.missing.saturating_sub(1);
         if of.missing == 0 && of.stage == Stage::Working {
             self.ready(share);

@@ -2,15 +2,16 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use super::driver::Driver;
-use super::link::{Asking, Lease, Link, Request, ShareId};
+use super::link::{Asking, Lease, Link, Request, Route, ShareId};
 use super::operation::{Phase, Stage};
 use super::shared::Command;
 use crate::error::Error;
 use crate::limits::INLINE_BYTES_MAX;
 use crate::link::{Broken, Message, Status, Trailer};
-use crate::local::pool::copy_now;
+use crate::local::pool::{copy_now, sums};
 use crate::local::{Moved, Place, Pool, Work};
 use crate::plan::{Direction, Part};
 use crate::stream::{Cut, Fault, Outgoing, Sink};
@@ -32,7 +33,7 @@ impl Driver {
         }
         if of.is_all_asked() {
             if of.outstanding == 0 {
-                self.ready(share);
+                self.arrived(share);
             }
             return;
         }
@@ -42,12 +43,15 @@ impl Driver {
         let Some(asking) = self.links.get_mut(&id).and_then(Link::asking) else {
             return;
         };
-        match places_of(asking, &of.parts) {
-            Some(places) => self.copy_here(share, id, places),
-            None => {
-                asking.ready.push_back(share);
-                self.touched.insert(id);
-            }
+        if let Some(places) = places_of(asking, &of.parts) {
+            return self.copy_here(share, id, places);
+        }
+        if asking.route == Route::Nics && self.copy_by_nics(share, id) {
+            return;
+        }
+        if let Some(asking) = self.links.get_mut(&id).and_then(Link::asking) {
+            asking.ready.push_back(share);
+            self.touched.insert(id);
         }
     }
 
@@ -82,7 +86,7 @@ impl Driver {
                 token,
                 share: number,
                 result,
-            })
+            });
         });
         operation.holds += 1;
         operation.shares[number].copied_over = Some(link);
@@ -108,10 +112,10 @@ impl Driver {
         };
         operation.holds -= 1;
         let of = &mut operation.shares[number];
-        of.ticket = None;
+        let had_ticket = of.ticket.take().is_some();
         let is_again = std::mem::take(&mut of.again);
         let (link, parts) = (of.copied_over.take(), Arc::clone(&of.parts));
-        if let Some(link) = link {
+        if let (Some(link), true) = (link, had_ticket) {
             self.let_go(link, &parts);
         }
         if self.end_if_idle(token) {
@@ -133,6 +137,9 @@ impl Driver {
         let of = &mut operation.shares[number];
         if of.link != Some(link) || of.stage != Stage::Working || operation.phase != Phase::Copy {
             // Its link broke meanwhile: whether the leases held is not known, so it is done again.
+            if of.stage == Stage::Working && operation.phase == Phase::Copy {
+                self.copy(share);
+            }
             return;
         }
         match result {
@@ -148,7 +155,7 @@ impl Driver {
         }
     }
 
-    fn let_go(&mut self, link: u64, parts: &[Part]) {
+    pub(super) fn let_go(&mut self, link: u64, parts: &[Part]) {
         let mut revoked = Vec::new();
         if let Some(asking) = self.links.get_mut(&link).and_then(Link::asking) {
             count_users(asking, parts, |held| held.users -= 1);
@@ -236,8 +243,8 @@ impl Driver {
                 request,
                 bytes,
                 address,
-                keys: _,
-            } => self.opened(id, request, bytes, address, descriptors),
+                keys,
+            } => self.opened(id, request, bytes, address, &keys, descriptors),
             Message::Refused {
                 request,
                 reason,
@@ -247,7 +254,11 @@ impl Driver {
                 self.revoked(id, region);
                 Ok(())
             }
-            Message::Looked { request, stamps } => self.looked(id, request, stamps),
+            Message::Answer { answer, failure } => {
+                self.offer_answered(id, &answer, failure);
+                Ok(())
+            }
+            Message::Looked { request, stamps } => self.looked(id, request, &stamps),
             Message::Data { request, bytes } => self.data_begins(id, lane, request, bytes),
             Message::Ended {
                 request,
@@ -393,13 +404,53 @@ impl Driver {
             let error = operation.about(number, Some(part), error(part));
             self.fail(token, error);
         } else if of.outstanding == 0 && of.is_all_asked() && of.stage == Stage::Working {
-            self.ready(share);
+            self.arrived(share);
         }
         Ok(())
     }
 
+    /// All chunks are there; sums, where they are wanted, are made beside the engine's thread, which others wait for.
+    fn arrived(&mut self, share: ShareId) {
+        let (token, number) = share;
+        let Some(operation) = self.operations.get_mut(&token) else {
+            return;
+        };
+        let of = &mut operation.shares[number];
+        if !operation.checksum || of.sums.len() == of.parts.len() {
+            return self.ready(share);
+        }
+        if of.copied_over.is_some() {
+            return;
+        }
+        let (shared, parts) = (Arc::clone(&self.shared), Arc::clone(&of.parts));
+        let add_up = move || {
+            // SAFETY: the transfer's memory is kept until its completion, which waits for this hold.
+            let sums = unsafe { sums(&parts, &AtomicBool::new(false)) };
+            let bytes = parts.iter().map(Part::bytes).sum();
+            let result = sums
+                .map(|checksums| Moved { bytes, checksums })
+                .ok_or(Error::Cancelled);
+            shared.command(Command::Moved {
+                token,
+                share: number,
+                result,
+            });
+        };
+        match std::thread::Builder::new()
+            .name("roost-sum".to_owned())
+            .spawn(add_up)
+        {
+            Ok(_) => {
+                of.copied_over = of.link;
+                operation.holds += 1;
+            }
+            Err(error) => self.fail(token, Error::Unavailable(error.to_string())),
+        }
+    }
+
     /// Nothing is written into a transfer's memory any more, and nothing more is asked for.
     pub(super) fn give_up(&mut self, token: u64, id: u64) {
+        self.cancel_on_nics(token, id);
         let Some(Link {
             side: super::link::Side::Asks(asking),
             lanes,
@@ -454,6 +505,7 @@ impl Driver {
                     if share.0 == token && chunk.direction == Direction::Write)
             };
             asking.requests.values().any(is_its)
+                || asking.nics.as_ref().is_some_and(|nics| nics.carries(token))
         };
         for link in links {
             if self
@@ -477,7 +529,7 @@ fn places_of(asking: &Asking, parts: &[Part]) -> Option<Vec<Place>> {
     parts.iter().map(place_of).collect()
 }
 
-fn count_users(asking: &mut Asking, parts: &[Part], count: impl Fn(&mut super::link::Held)) {
+pub(super) fn count_users(asking: &mut Asking, parts: &[Part], count: impl Fn(&mut super::link::Held)) {
     for part in parts {
         if let Some(Lease::Held(held)) = asking.leases.get_mut(&(part.handle.region, part.handle.key)) {
             count(held);

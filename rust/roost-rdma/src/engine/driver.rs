@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{Timespec, epoll};
 
 use super::link::{Link, ShareId, Side};
+use super::nics::Nics;
 use super::operation::Operation;
 use super::peers::PeerEntry;
 use super::shared::{Command, Shared, lock};
@@ -41,6 +42,10 @@ pub(super) enum Source {
     Process {
         link: u64,
     },
+    /// Queue pairs beside a link.
+    Nics {
+        link: u64,
+    },
 }
 
 impl Source {
@@ -49,6 +54,7 @@ impl Source {
             Self::Inbox => 0,
             Self::Lane { link, lane } => link << LANE_BITS | lane as u64,
             Self::Process { link } => link << LANE_BITS | ((1 << LANE_BITS) - 1),
+            Self::Nics { link } => link << LANE_BITS | ((1 << LANE_BITS) - 2),
         }
     }
 
@@ -57,6 +63,7 @@ impl Source {
         match (link, lane) {
             (0, _) => Self::Inbox,
             (link, lane) if lane == (1 << LANE_BITS) - 1 => Self::Process { link },
+            (link, lane) if lane == (1 << LANE_BITS) - 2 => Self::Nics { link },
             (link, lane) => Self::Lane {
                 link,
                 lane: usize::try_from(lane).expect("eight bits"),
@@ -79,6 +86,7 @@ pub(super) struct Driver {
     /// Started for the first copy that is worth it.
     pub(super) pool: Option<Pool>,
     pub(super) mappings: Mappings,
+    pub(super) nics: Nics,
     /// Links that may have something to ask for or to send.
     pub(super) touched: BTreeSet<u64>,
     /// Lanes that have read something which no socket tells of.
@@ -108,6 +116,7 @@ pub(super) fn start(shared: Arc<Shared>) -> io::Result<thread::JoinHandle<()>> {
         operations: HashMap::new(),
         pool: None,
         mappings: Mappings::new(),
+        nics: Nics::default(),
         touched: BTreeSet::new(),
         again: Vec::new(),
         copied: VecDeque::new(),
@@ -137,6 +146,7 @@ impl Driver {
                     }
                     Source::Lane { link, lane } => self.receive(link, lane),
                     Source::Process { link } => self.process_ended(link),
+                    Source::Nics { link } => self.nics_woken(link),
                 }
             }
             for (link, lane) in mem::take(&mut self.again) {
@@ -221,12 +231,7 @@ impl Driver {
             Command::Cancel { token } => self.fail(token, Error::Cancelled),
             Command::Updated => self.look_again(),
             Command::Drop { region, token } => self.drop_region(region, token),
-            Command::Adopt {
-                peer,
-                role,
-                link: _,
-                lanes,
-            } => self.adopt(peer, role, lanes),
+            Command::Adopt { peer, role, lanes } => self.adopt(peer, role, lanes),
             Command::LinkFailed {
                 peer,
                 reason,
@@ -245,6 +250,7 @@ impl Driver {
             Timer::Look { token, share } => self.look_at_stamps((token, share)),
             Timer::Again { token } => self.begin_again(token),
             Timer::Ask { peer } => self.ask(peer),
+            Timer::Nics { link } => self.nics_due(link),
             Timer::Revoke { region } => self.give_back(region),
         }
     }
@@ -351,7 +357,7 @@ impl Driver {
             leases_given,
             leases_held,
             mappings: self.mappings.count(),
-            memory_regions: 0,
+            memory_regions: self.nics.registered(),
             links: self.links.len(),
             transfers: self.shared.transfers.load(Ordering::Relaxed),
         };

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::Backend;
 use super::driver::{Driver, Source};
 use super::link::{Asking, Held, Lease, Link, Request, Route, ShareId};
+use super::nics::remote_from;
 use super::operation::{Phase, Stage};
 use crate::error::Error;
 use crate::handle::{Handle, Key, Peer};
@@ -59,12 +60,14 @@ impl Driver {
         request: u64,
         bytes: u64,
         address: Address,
+        keys: &[u8],
         descriptors: Vec<OwnedFd>,
     ) -> Result<(), Cut> {
+        let remote = remote_from(keys, bytes)?;
         let (peer, is_near, asking, lease) = opening(&mut self.links, id, request)?;
         let held = hold(asking, &self.mappings, is_near, bytes, address, descriptors)?;
         let (held, hindrance) = match held {
-            Found::Held(held) => (held, None),
+            Found::Held(held) => (Held { remote, ..held }, None),
             Found::Lost => {
                 self.peer_lost(peer, "its process has ended");
                 return Ok(());
@@ -170,9 +173,8 @@ impl Driver {
 
     pub(super) fn refused(&mut self, id: u64, request: u64, reason: Reason, text: String) -> Result<(), Cut> {
         let (peer, _, asking, lease) = opening(&mut self.links, id, request)?;
-        let waiters = match asking.leases.remove(&lease) {
-            Some(Lease::Asked { waiters, .. }) => waiters,
-            _ => return Err(Broken("a refusal of what was given").into()),
+        let Some(Lease::Asked { waiters, .. }) = asking.leases.remove(&lease) else {
+            return Err(Broken("a refusal of what was given").into());
         };
         self.is_recounted = true;
         let error = match reason {
@@ -259,11 +261,10 @@ impl Driver {
     }
 }
 
-fn opening(
-    links: &mut HashMap<u64, Link>,
-    id: u64,
-    request: u64,
-) -> Result<(Peer, bool, &mut Asking, (u64, Key)), Cut> {
+/// Who answers, whether it lives on this host, and for which lease.
+type Opening<'a> = (Peer, bool, &'a mut Asking, (u64, Key));
+
+fn opening(links: &mut HashMap<u64, Link>, id: u64, request: u64) -> Result<Opening<'_>, Cut> {
     let link = links.get_mut(&id).ok_or(Cut::Closed)?;
     let (peer, is_near) = (link.peer, link.is_unix());
     let asking = link.asking().ok_or(Broken("an answer to who serves"))?;
@@ -334,6 +335,7 @@ impl Held {
             bytes,
             place: None,
             stamp: None,
+            remote: None,
             users: 0,
             is_revoked: false,
         }
@@ -350,7 +352,7 @@ fn hold(
     descriptors: Vec<OwnedFd>,
 ) -> Result<Found, Cut> {
     let mut descriptors = VecDeque::from(descriptors);
-    if !is_near || asking.route == Route::Stream || address == Address::Asked {
+    if !is_near || asking.route != Route::Local || address == Address::Asked {
         return Ok(Found::Held(Held::out_of_reach(bytes)));
     }
     let mut next = || {
@@ -399,6 +401,7 @@ fn hold(
         bytes,
         place: Some(place),
         stamp,
+        remote: None,
         users: 0,
         is_revoked: false,
     }))

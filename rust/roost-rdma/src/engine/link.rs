@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::Role;
+use super::nics::Flights;
 use super::operation::Chunk;
 use crate::handle::{Key, Peer};
 use crate::lane::Lane;
@@ -12,6 +13,7 @@ use crate::link::Message;
 use crate::local::{Place, Process, Way};
 use crate::stamp::View;
 use crate::stream::{Conduit, Outgoing};
+use crate::verbs::{Path, RemoteRegion};
 
 pub(super) struct Link {
     pub(super) peer: Peer,
@@ -34,6 +36,8 @@ pub(super) enum Route {
     /// Threads of this process copy, and what they cannot reach is streamed.
     Local,
     Stream,
+    /// NICs carry what they can reach, and the rest is streamed.
+    Nics,
 }
 
 /// A share of a transfer.
@@ -55,6 +59,7 @@ pub(super) struct Asking {
     pub(super) way: Option<Arc<Way>>,
     /// The owner's stamps that are mapped, by their file.
     pub(super) views: HashMap<(u64, u64), Arc<View>>,
+    pub(super) nics: Option<Flights>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -77,6 +82,8 @@ pub(super) struct Held {
     /// Where it can be reached without the owner.
     pub(super) place: Option<Place>,
     pub(super) stamp: Option<(Arc<View>, u32)>,
+    /// How NICs reach it.
+    pub(super) remote: Option<RemoteRegion>,
     /// Shares that threads copy now.
     pub(super) users: usize,
     /// The owner wants it back; it hears of it when there are no users.
@@ -110,6 +117,8 @@ pub(super) struct Serving {
     pub(super) pid: u32,
     /// Questions for stamps that wait for the end of an update.
     pub(super) lookers: Vec<(u64, Vec<u64>)>,
+    /// Queue pairs that reach this process' memory.
+    pub(super) path: Option<Path>,
 }
 
 impl Link {
@@ -126,6 +135,7 @@ impl Link {
                 watched: None,
                 way: None,
                 views: HashMap::new(),
+                nics: None,
             })),
             Role::Serves => Side::Serves(Box::default()),
         };
@@ -140,6 +150,11 @@ impl Link {
 
     pub(super) fn is_unix(&self) -> bool {
         self.lanes[0].is_unix()
+    }
+
+    /// What waits for it may go on.
+    pub(super) fn is_usable(&mut self) -> bool {
+        self.is_greeted && !self.asking().is_some_and(|asking| asking.is_proving())
     }
 
     pub(super) fn role(&self) -> Role {

@@ -201,6 +201,12 @@ impl Share {
         };
     }
 
+    /// Nothing of it is copied.
+    pub(super) fn rewind(&mut self) {
+        self.cursor = Cursor::default();
+        self.redo.clear();
+    }
+
     /// Whether all of it was asked for.
     pub(super) fn is_all_asked(&self) -> bool {
         self.redo.is_empty() && self.cursor.part == self.parts.len()

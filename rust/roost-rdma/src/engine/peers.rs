@@ -60,6 +60,10 @@ impl Default for PeerEntry {
 }
 
 impl PeerEntry {
+    pub(super) fn take_waiting(&mut self) -> Vec<ShareId> {
+        std::mem::take(&mut self.waiting)
+    }
+
     /// Links to it work.
     pub(super) fn is_well(&mut self) {
         self.pause = LINK_PAUSE_MIN;
@@ -85,8 +89,8 @@ impl Driver {
         }
         entry.host = Some(host);
         match entry.asks {
-            Some(link) if self.links.get(&link).is_some_and(|link| link.is_greeted) => {
-                self.lease(share, link)
+            Some(link) if self.links.get_mut(&link).is_some_and(Link::is_usable) => {
+                self.lease(share, link);
             }
             Some(_) => entry.waiting.push(share),
             None => {
@@ -155,13 +159,19 @@ impl Driver {
         if let Err(error) = watched {
             return self.link_failed(peer, &error.to_string(), false);
         }
+        // Only who serves is reached by NICs.
+        let card = if role == Role::Serves {
+            self.card(link.is_unix())
+        } else {
+            None
+        };
         let own = self.shared.own;
         let hello = Hello {
             job: own.job,
             host: own.host,
             peer: own.peer,
             pid: std::process::id(),
-            card: None,
+            card,
         };
         link.say(&Message::Hello(hello), Vec::new());
         self.links.insert(id, link);
@@ -198,7 +208,7 @@ impl Driver {
             }
             Side::Asks(asking) => {
                 asking.route = match self.shared.options.forced {
-                    Some(Backend::Tcp) => Route::Stream,
+                    Some(Backend::Tcp | Backend::Ibverbs) => Route::Stream,
                     _ if is_near => Route::Local,
                     _ => Route::Stream,
                 }
@@ -208,15 +218,15 @@ impl Driver {
             (Some(Backend::SameHost), false) => {
                 Some(format!("same_host was asked for, and {peer} is on another host"))
             }
-            (Some(Backend::Ibverbs), _) => {
-                Some("ibverbs was asked for, and there is no device for it".to_owned())
-            }
             _ => None,
         };
-        let waiting = self
-            .peers
-            .get_mut(&peer)
-            .map(|entry| std::mem::take(&mut entry.waiting));
+        if refusal.is_none() && self.wants_nics(is_near) {
+            if let Err(reason) = self.offer(id, hello.card.as_deref()) {
+                self.without_nics(id, &reason);
+            }
+            return Ok(());
+        }
+        let waiting = self.peers.get_mut(&peer).map(PeerEntry::take_waiting);
         if refusal.is_none() {
             self.chosen(
                 peer,
@@ -322,7 +332,10 @@ impl Driver {
                 }
                 self.served(id, &serving);
             }
-            Side::Asks(asking) => {
+            Side::Asks(mut asking) => {
+                if let Some(flights) = asking.nics.take() {
+                    self.ground(flights);
+                }
                 if let Some(entry) = self.peers.get_mut(&peer).filter(|entry| entry.asks == Some(id)) {
                     entry.asks = None;
                 }

@@ -43,6 +43,7 @@ impl Driver {
                 }
                 Ok(())
             }
+            Message::Offer { offer } => self.offered(id, &offer),
             Message::Look { request, regions } => self.look(id, request, regions),
             Message::Read { request, pieces } => self.read(id, lane, request, &pieces),
             Message::Write { request: _, pieces } => self.write(id, lane, &pieces),
@@ -52,7 +53,7 @@ impl Driver {
 
     fn open(&mut self, id: u64, request: u64, region: u64, key: &Key, owner: Peer, wants_memory: bool) {
         let own = self.shared.own.peer;
-        let is_forced = self.shared.options.forced == Some(Backend::Tcp);
+        let is_forced = matches!(self.shared.options.forced, Some(Backend::Tcp | Backend::Ibverbs));
         let Some(link) = self.links.get_mut(&id) else {
             return;
         };
@@ -60,6 +61,7 @@ impl Driver {
         let Some(serving) = link.serving() else {
             return;
         };
+        let has_nics = serving.path.is_some();
         let leased = if owner == own {
             lock(&self.shared.regions)
                 .lease(region, key, id)
@@ -67,13 +69,23 @@ impl Driver {
                     Refusal::Gone => (Reason::Gone, String::new()),
                     Refusal::Forged => (Reason::Forged, String::new()),
                 })
-                .and_then(|region| address_of(region, is_near, wants_memory, serving.pid))
+                .and_then(|region| address_of(region, is_near, has_nics, wants_memory, serving.pid))
         } else {
             Err((Reason::OtherLife, String::new()))
         };
+        let leased = leased.and_then(|(bytes, address, descriptors)| {
+            let keys = self.keys_of(id, region)?;
+            Ok((bytes, address, keys, descriptors))
+        });
         self.touched.insert(id);
+        let Some(link) = self.links.get_mut(&id) else {
+            return;
+        };
+        let Some(serving) = link.serving() else {
+            return;
+        };
         match leased {
-            Ok((bytes, address, descriptors)) => {
+            Ok((bytes, address, keys, descriptors)) => {
                 serving.leased.insert(region);
                 self.is_recounted = true;
                 link.say(
@@ -81,7 +93,7 @@ impl Driver {
                         request,
                         bytes,
                         address,
-                        keys: Vec::new(),
+                        keys,
                     },
                     descriptors,
                 );
@@ -299,6 +311,8 @@ impl Driver {
                 serving.leased.remove(&region);
             }
         }
+        // Before its memory: from here on its keys are worth nothing.
+        self.nics.forget(region);
         self.is_recounted = true;
         if let Some(token) = removed.token {
             let done = Done {
@@ -319,15 +333,16 @@ impl Driver {
 fn address_of(
     region: &Region<u64>,
     is_near: bool,
+    has_nics: bool,
     wants_memory: bool,
     pid: u32,
 ) -> Result<(u64, Address, Vec<OwnedFd>), (Reason, String)> {
     let bytes = region.memory.bytes();
-    if matches!(region.memory, Memory::Device { .. }) {
+    if matches!(region.memory, Memory::Device { .. }) && !has_nics {
         let text = "memory of a device is reached by ibverbs alone".to_owned();
         return Err((Reason::Hindered, text));
     }
-    if !is_near {
+    if !is_near || has_nics {
         return Ok((bytes, Address::Asked, Vec::new()));
     }
     let describe = || -> std::io::Result<(Address, Vec<OwnedFd>)> {

@@ -44,7 +44,6 @@ pub(super) enum Command {
     Adopt {
         peer: Peer,
         role: Role,
-        link: u64,
         lanes: Vec<Box<dyn Lane>>,
     },
     LinkFailed {

@@ -18,6 +18,8 @@ pub(super) enum Timer {
     Again { token: u64 },
     /// A link may be asked for again.
     Ask { peer: Peer },
+    /// A link's queue pairs must have been heard of by now.
+    Nics { link: u64 },
     /// A dropped region's memory is given back, whoever has not answered.
     Revoke { region: u64 },
 }

@@ -140,14 +140,6 @@ pub(crate) enum Message {
         request: u64,
         pieces: Vec<Piece>,
     },
-    Sum {
-        request: u64,
-        pieces: Vec<Piece>,
-    },
-    Summed {
-        request: u64,
-        sum: u64,
-    },
     /// The end of a request that has no other answer, or could not have it.
     Ended {
         request: u64,
@@ -255,11 +247,9 @@ impl Message {
             Self::Read { .. } => 8,
             Self::Data { .. } => 9,
             Self::Write { .. } => 10,
-            Self::Sum { .. } => 11,
-            Self::Summed { .. } => 12,
-            Self::Ended { .. } => 13,
-            Self::Offer { .. } => 14,
-            Self::Answer { .. } => 15,
+            Self::Ended { .. } => 11,
+            Self::Offer { .. } => 12,
+            Self::Answer { .. } => 13,
         }
     }
 
@@ -328,6 +318,13 @@ impl Message {
                 to.text(text);
             }
             Self::Revoke { region } | Self::Revoked { region } => to.u64(*region),
+            other => other.encode_work(to),
+        }
+    }
+
+    /// The bodies of what comes often.
+    fn encode_work(&self, to: &mut Writer) {
+        match self {
             Self::Look { request, regions } => {
                 to.u64(*request);
                 to.list(regions, |to, region| to.u64(*region));
@@ -339,9 +336,7 @@ impl Message {
                     to.u64(stamp.version);
                 });
             }
-            Self::Read { request, pieces }
-            | Self::Write { request, pieces }
-            | Self::Sum { request, pieces } => {
+            Self::Read { request, pieces } | Self::Write { request, pieces } => {
                 to.u64(*request);
                 to.list(pieces, |to, piece| {
                     to.u64(piece.region);
@@ -352,8 +347,7 @@ impl Message {
             Self::Data {
                 request,
                 bytes: number,
-            }
-            | Self::Summed { request, sum: number } => {
+            } => {
                 to.u64(*request);
                 to.u64(*number);
             }
@@ -371,6 +365,8 @@ impl Message {
                 to.bytes(answer);
                 to.option(failure.as_ref(), |to, failure| to.text(failure));
             }
+            // Those of `encode_body`.
+            _ => {}
         }
     }
 
@@ -430,21 +426,13 @@ impl Message {
                 request: from.u64()?,
                 pieces: take_pieces(from)?,
             },
-            11 => Self::Sum {
-                request: from.u64()?,
-                pieces: take_pieces(from)?,
-            },
-            12 => Self::Summed {
-                request: from.u64()?,
-                sum: from.u64()?,
-            },
-            13 => Self::Ended {
+            11 => Self::Ended {
                 request: from.u64()?,
                 status: Status::decode(from.u8()?)?,
                 piece: from.u32()?,
             },
-            14 => Self::Offer { offer: from.bytes()? },
-            15 => Self::Answer {
+            12 => Self::Offer { offer: from.bytes()? },
+            13 => Self::Answer {
                 answer: from.bytes()?,
                 failure: from.option(|from| from.text(TEXT_BYTES_MAX))?,
             },

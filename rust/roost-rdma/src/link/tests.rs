@@ -75,7 +75,6 @@ fn questions() -> impl Strategy<Value = Message> {
             .prop_map(|(request, regions)| Message::Look { request, regions }),
         (any::<u64>(), pieces()).prop_map(|(request, pieces)| Message::Read { request, pieces }),
         (any::<u64>(), pieces()).prop_map(|(request, pieces)| Message::Write { request, pieces }),
-        (any::<u64>(), pieces()).prop_map(|(request, pieces)| Message::Sum { request, pieces }),
         vec(any::<u8>(), 0..99).prop_map(|offer| Message::Offer { offer }),
     ]
 }
@@ -112,7 +111,6 @@ fn answers() -> impl Strategy<Value = Message> {
         any::<u64>().prop_map(|region| Message::Revoked { region }),
         (any::<u64>(), vec(stamp, 0..99)).prop_map(|(request, stamps)| Message::Looked { request, stamps }),
         (any::<u64>(), any::<u64>()).prop_map(|(request, bytes)| Message::Data { request, bytes }),
-        (any::<u64>(), any::<u64>()).prop_map(|(request, sum)| Message::Summed { request, sum }),
         (any::<u64>(), status, any::<u32>()).prop_map(|(request, status, piece)| Message::Ended {
             request,
             status,
@@ -151,7 +149,7 @@ proptest! {
 
     #[test]
     fn one_message_has_one_encoding(kind in any::<u8>(), body in vec(any::<u8>(), 0..200)) {
-        if let Ok(message) = Message::decode(kind % 17, &body) {
+        if let Ok(message) = Message::decode(kind % 15, &body) {
             prop_assert_eq!(&message.encode(0)[HEAD_BYTES..], &body[..]);
         }
     }

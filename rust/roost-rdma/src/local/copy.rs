@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::cut::{Chunk, Piece};
 use super::pool::Operation;
+use super::streaming::copy;
 use super::vm::{Fault, Vectors, Way};
 use super::{Mapped, Place};
 use crate::checksum::Checksum;
@@ -104,8 +105,8 @@ unsafe fn copy_mapped(
     // whatever was seen, and the stamps tell.
     unsafe {
         match direction {
-            Direction::Read => std::ptr::copy(place, local, bytes),
-            Direction::Write => std::ptr::copy(local, place, bytes),
+            Direction::Read => copy(place, local, bytes, operation.total),
+            Direction::Write => copy(local, place, bytes, operation.total),
         }
     }
     Ok(())

@@ -65,6 +65,8 @@ impl Ticket {
 pub(super) struct Operation {
     pub(super) parts: Arc<[Part]>,
     pub(super) places: Vec<Place>,
+    /// All bytes of it.
+    pub(super) total: u64,
     checksum: bool,
     chunk_bytes: u64,
     pub(super) is_cancelled: AtomicBool,
@@ -88,6 +90,7 @@ impl Operation {
         Self {
             parts: work.parts,
             places: work.places,
+            total,
             checksum: work.checksum,
             // Two for each thread at least, so that one that came late shortens the end.
             chunk_bytes: (total / (2 * threads as u64)).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX),
@@ -125,7 +128,6 @@ impl Operation {
     /// What is left when all chunks are copied.
     fn conclude(&self) -> Result<Moved, Error> {
         self.check_owners()?;
-        let bytes = self.parts.iter().map(Part::bytes).sum();
         let mut checksums = Vec::new();
         if self.checksum {
             for part in self.parts.iter() {
@@ -134,7 +136,10 @@ impl Operation {
                 checksums.push(sum.ok_or(Error::Cancelled)?);
             }
         }
-        Ok(Moved { bytes, checksums })
+        Ok(Moved {
+            bytes: self.total,
+            checksums,
+        })
     }
 
     /// Tell who waits.
@@ -211,8 +216,7 @@ impl Pool {
     /// write to, and mapped.
     pub unsafe fn submit(&self, work: Work) -> Ticket {
         let operation = Arc::new(Operation::new(work, self.shared.threads));
-        let total: u64 = operation.parts.iter().map(Part::bytes).sum();
-        let chunks = total.div_ceil(operation.chunk_bytes).max(1);
+        let chunks = operation.total.div_ceil(operation.chunk_bytes).max(1);
         let ticket = Ticket(Arc::clone(&operation));
         let mut state = self.shared.lock();
         state.waiting.push_back((operation, Cursor::default()));
@@ -250,6 +254,19 @@ pub unsafe fn copy_now(parts: Arc<[Part]>, places: Vec<Place>, checksum: bool) -
         unsafe { copier.copy(&operation, &chunk) }?;
     }
     operation.conclude()
+}
+
+/// A sum for each part, of the bytes as they lie here now; none when it was cancelled.
+///
+/// # Safety
+///
+/// The local memory of all parts must be the caller's to read from.
+pub unsafe fn sums(parts: &[Part], is_cancelled: &AtomicBool) -> Option<Vec<u64>> {
+    // SAFETY: the caller vouches for it.
+    parts
+        .iter()
+        .map(|part| unsafe { super::copy::sum(part, is_cancelled) })
+        .collect()
 }
 
 impl Shared {

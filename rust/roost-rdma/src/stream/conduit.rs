@@ -29,6 +29,8 @@ pub(crate) enum Cut {
     Unsettled,
     #[error("a newer link has taken its place")]
     Replaced,
+    #[error("{0}")]
+    Nics(String),
     #[error("the connection was cut: {0}")]
     Failed(#[from] io::Error),
     #[error(transparent)]

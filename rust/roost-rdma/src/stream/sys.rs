@@ -24,6 +24,7 @@ pub(super) fn slice(address: usize, bytes: usize) -> libc::iovec {
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
+#[allow(clippy::cast_possible_truncation, reason = "a few descriptors")]
 const DESCRIPTORS_BYTES: u32 = (DESCRIPTORS_MAX * size_of::<RawFd>()) as u32;
 // SAFETY: computes a length.
 const _: () = assert!(unsafe { libc::CMSG_SPACE(DESCRIPTORS_BYTES) } <= 64);

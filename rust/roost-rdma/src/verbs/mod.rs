@@ -31,6 +31,7 @@ pub use self::device::{Device, Limits, Port};
 pub use self::gid::Gid;
 pub use self::memory::Registration;
 pub use self::offer::RemoteRegion;
+pub use self::operation::Reach;
 pub use self::path::{Event, Failure, Path};
 pub use self::result::Error;
 pub use self::topology::{FAR, Place};

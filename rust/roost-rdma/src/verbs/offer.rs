@@ -128,6 +128,12 @@ pub struct RemoteRegion {
 }
 
 impl RemoteRegion {
+    /// The key for one of the owner's devices.
+    pub(super) fn key(&self, device: u8) -> Option<u32> {
+        let known = self.keys.iter().find(|(known, _)| *known == device);
+        known.map(|(_, key)| *key)
+    }
+
     /// As bytes for the link.
     pub fn encode(&self) -> Vec<u8> {
         let mut into = vec![VERSION, u8::try_from(self.keys.len()).unwrap_or(0)];

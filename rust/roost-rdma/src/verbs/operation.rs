@@ -1,6 +1,7 @@
 //! One read or write on its way: what of it was handed over, what is out, what came back.
 
 use super::memory::Region;
+use super::offer::RemoteRegion;
 use super::path::Failure;
 use crate::plan::{Direction, Run};
 use std::sync::Arc;
@@ -16,8 +17,9 @@ pub(super) struct Operation {
     /// For each run the place of its region.
     region_of: Vec<usize>,
     regions: Vec<Arc<Region>>,
-    base: u64,
-    keys: Vec<(u8, u32)>,
+    /// For each run the place of the owner's region.
+    target_of: Vec<usize>,
+    targets: Vec<RemoteRegion>,
     /// The first run that was not wholly handed over, and how much of it was.
     run: usize,
     offset: u64,
@@ -33,28 +35,31 @@ pub(super) struct Chunk<'a> {
     pub(super) region: &'a Region,
 }
 
-/// Where an operation reaches, and by which keys.
-pub(super) struct Target<'a> {
-    pub(super) base: u64,
-    pub(super) keys: &'a [(u8, u32)],
+/// What is copied from or to one of the owner's regions.
+#[derive(Debug, Clone, Copy)]
+pub struct Reach<'a> {
+    /// The owner's region.
+    pub remote: &'a RemoteRegion,
+    /// What is copied.
+    pub runs: &'a [Run],
 }
 
 impl Operation {
+    /// Runs of no bytes are left out; `region_of` is about the others.
     pub(super) fn new(
         direction: Direction,
-        runs: Vec<Run>,
+        reaches: &[Reach<'_>],
         region_of: Vec<usize>,
         regions: Vec<Arc<Region>>,
-        target: &Target<'_>,
     ) -> Self {
-        let keys = target.keys.to_vec();
+        let (target_of, runs) = runs_of(reaches).unzip();
         Self {
             direction,
             runs,
             region_of,
             regions,
-            base: target.base,
-            keys,
+            target_of,
+            targets: reaches.iter().map(|reach| reach.remote.clone()).collect(),
             run: 0,
             offset: 0,
             in_flight: 0,
@@ -62,12 +67,9 @@ impl Operation {
         }
     }
 
-    /// The owner's key for one of its devices.
+    /// The owner's key for one of its devices, as the next piece needs it.
     pub(super) fn key(&self, peer_device: u8) -> Option<u32> {
-        self.keys
-            .iter()
-            .find(|(device, _)| *device == peer_device)
-            .map(|(_, key)| *key)
+        self.targets[*self.target_of.get(self.run)?].key(peer_device)
     }
 
     /// The devices nearest to all its local memory, by bit; 0 when these are not the same.
@@ -91,7 +93,7 @@ impl Operation {
         let bytes = (run.bytes - self.offset).min(bytes_max).min(CHUNK_BYTES_MAX);
         Some(Chunk {
             local: run.local as u64 + self.offset,
-            remote: self.base + run.remote + self.offset,
+            remote: self.targets[self.target_of[self.run]].base + run.remote + self.offset,
             bytes: u32::try_from(bytes).expect("a chunk is small"),
             region: &self.regions[self.region_of[self.run]],
         })
@@ -127,13 +129,23 @@ impl Operation {
     }
 }
 
+/// All runs that have bytes, each with the place of its reach.
+pub(super) fn runs_of<'a>(reaches: &'a [Reach<'_>]) -> impl Iterator<Item = (usize, Run)> + 'a {
+    let of = |(at, reach): (usize, &'a Reach<'_>)| reach.runs.iter().map(move |run| (at, *run));
+    reaches
+        .iter()
+        .enumerate()
+        .flat_map(of)
+        .filter(|(_, run)| run.bytes > 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::verbs::memory::Access;
     use std::sync::atomic::AtomicUsize;
 
-    fn operation(runs: Vec<Run>) -> Operation {
+    fn operation(runs: &[Run]) -> Operation {
         let region = Arc::new(Region::new(
             0x1000,
             1 << 30,
@@ -141,17 +153,17 @@ mod tests {
             1,
             &Arc::new(AtomicUsize::new(0)),
         ));
+        let remote = RemoteRegion {
+            base: 0x10_0000,
+            bytes: 1 << 30,
+            keys: vec![(0, 7), (2, 9)],
+        };
         let region_of = vec![0; runs.len()];
-        Operation::new(
-            Direction::Read,
-            runs,
-            region_of,
-            vec![region],
-            &Target {
-                base: 0x10_0000,
-                keys: &[(0, 7), (2, 9)],
-            },
-        )
+        let reach = Reach {
+            remote: &remote,
+            runs: &runs,
+        };
+        Operation::new(Direction::Read, &[reach], region_of, vec![region])
     }
 
     #[test]
@@ -168,7 +180,7 @@ mod tests {
                 bytes: 100,
             },
         ];
-        let mut operation = operation(runs);
+        let mut operation = operation(&runs);
         let mut pieces = Vec::new();
         while let Some(chunk) = operation.next(u64::MAX) {
             let (local, remote, bytes) = (chunk.local, chunk.remote, chunk.bytes);
@@ -192,7 +204,7 @@ mod tests {
 
     #[test]
     fn what_was_cancelled_ends_when_the_last_piece_is_back() {
-        let mut operation = operation(vec![Run {
+        let mut operation = operation(&[Run {
             remote: 0,
             local: 0x1000,
             bytes: 10 << 20,

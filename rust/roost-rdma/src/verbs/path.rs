@@ -9,7 +9,7 @@
 
 use super::device::{Device, Port};
 use super::offer::{self, Address, Half, LANES_MAX, RemoteRegion};
-use super::operation::{CHUNK_BYTES_MAX, Operation, Target};
+use super::operation::{CHUNK_BYTES_MAX, Operation, Reach, runs_of};
 use super::queue_pair::{CHAIN_MAX, Completions, QueuePair, Work};
 use super::registry::Cover;
 use super::result::Error;
@@ -333,20 +333,37 @@ impl Path {
             .collect()
     }
 
-    /// Copies the runs from or to the owner's region; ends with one [`Event`] of this id.
+    /// Copies the runs from or to one region of the owner's; see [`Path::post_all`].
     ///
     /// # Errors
-    /// Nothing was posted: a run passes the end of the region, the local memory cannot be registered, no device can do it.
+    /// As there.
     ///
     /// # Safety
-    /// The local memory stays mapped, and nobody relies on what is read into it, until the id's event has come or the path has
-    /// been dropped.
+    /// As there.
     pub unsafe fn post(
         &mut self,
         id: u64,
         direction: Direction,
         runs: &[Run],
         remote: &RemoteRegion,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's.
+        unsafe { self.post_all(id, direction, &[Reach { remote, runs }]) }
+    }
+
+    /// Copies runs from or to regions of the owner's; ends with one [`Event`] of this id.
+    ///
+    /// # Errors
+    /// Nothing was posted: a run passes the end of its region, the local memory cannot be registered, no device can do it.
+    ///
+    /// # Safety
+    /// The local memory stays mapped, and nobody relies on what is read into it, until the id's event has come or the path has
+    /// been dropped.
+    pub unsafe fn post_all(
+        &mut self,
+        id: u64,
+        direction: Direction,
+        reaches: &[Reach<'_>],
     ) -> Result<(), Error> {
         if matches!(self.state, State::Breaking | State::Broken) {
             return Err(Error::Path(format!("the path is closed: {}", self.reason)));
@@ -356,46 +373,40 @@ impl Path {
                 "an operation with the number {id} is under way"
             )));
         }
-        let fits = |run: &Run| {
-            run.remote
-                .checked_add(run.bytes)
-                .is_some_and(|end| end <= remote.bytes)
-        };
-        if let Some(run) = runs.iter().find(|run| !fits(run)) {
-            return Err(Error::Path(format!(
-                "{} bytes at {} pass the end of the region of {} bytes",
-                run.bytes, run.remote, remote.bytes
-            )));
+        for reach in reaches {
+            self.check(direction, reach)?;
         }
-        let target = Target {
-            base: remote.base,
-            keys: &remote.keys,
-        };
-        if !self.lanes.iter().any(|lane| lane.serves(direction, &target)) {
-            return Err(Error::Path(match direction {
-                Direction::Read if !self.can_read() => format!(
-                    "{} cannot read: its max_rd_atomic, or the owner's, is 0",
-                    self.device_names().join(", ")
-                ),
-                _ => {
-                    "the region is registered with none of the owner's devices that this path leads to".into()
-                }
-            }));
-        }
-        let runs: Vec<Run> = runs.iter().copied().filter(|run| run.bytes > 0).collect();
-        let ranges: Vec<(usize, u64)> = runs.iter().map(|run| (run.local, run.bytes)).collect();
-        let Cover { regions, of } =
-            self.verbs
-                .inner
-                .registry
-                .cover(Access::of(direction), &ranges, &self.devices)?;
+        let ranges: Vec<(usize, u64)> = runs_of(reaches).map(|(_, run)| (run.local, run.bytes)).collect();
+        let registry = &self.verbs.inner.registry;
+        let Cover { regions, of } = registry.cover(Access::of(direction), &ranges, &self.devices)?;
         self.operations
-            .insert(id, Operation::new(direction, runs, of, regions, &target));
+            .insert(id, Operation::new(direction, reaches, of, regions));
         self.waiting.push_back(id);
         self.settle(id);
         self.fill();
         self.nudge_if_told();
         Ok(())
+    }
+
+    fn check(&self, direction: Direction, reach: &Reach<'_>) -> Result<(), Error> {
+        let whole = reach.remote.bytes;
+        let fits = |run: &Run| run.remote.checked_add(run.bytes).is_some_and(|end| end <= whole);
+        if let Some(run) = reach.runs.iter().find(|run| !fits(run)) {
+            return Err(Error::Path(format!(
+                "{} bytes at {} pass the end of the region of {whole} bytes",
+                run.bytes, run.remote
+            )));
+        }
+        if self.lanes.iter().any(|lane| lane.serves(direction, reach.remote)) {
+            return Ok(());
+        }
+        Err(Error::Path(match direction {
+            Direction::Read if !self.can_read() => format!(
+                "{} cannot read: its max_rd_atomic, or the owner's, is 0",
+                self.device_names().join(", ")
+            ),
+            _ => "the region is registered with none of the owner's devices that this path leads to".into(),
+        }))
     }
 
     /// Hands over nothing more of the operation, which ends when what is out has come back. Quicker: [`Path::close`].
@@ -561,7 +572,10 @@ impl Path {
                 &self.lanes[at],
                 self.operations.get_mut(&id).expect("what waits is there"),
             );
-            let remote_key = operation.key(lane.peer.device).expect("the lane serves it");
+            // The next run may be of a region that another device of the owner's has.
+            let Some(remote_key) = operation.key(lane.peer.device) else {
+                break;
+            };
             let Some(chunk) = operation.next(budget.min(u64::from(lane.port.message_bytes_max))) else {
                 break;
             };
@@ -647,9 +661,8 @@ impl Path {
 }
 
 impl Lane {
-    fn serves(&self, direction: Direction, target: &Target<'_>) -> bool {
-        (self.can_read || direction == Direction::Write)
-            && target.keys.iter().any(|(device, _)| *device == self.peer.device)
+    fn serves(&self, direction: Direction, remote: &RemoteRegion) -> bool {
+        (self.can_read || direction == Direction::Write) && remote.key(self.peer.device).is_some()
     }
 }
 

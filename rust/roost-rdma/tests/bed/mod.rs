@@ -1,9 +1,11 @@
 //! Engines in one process, and links between them.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+mod library;
+
 use std::collections::HashMap;
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -29,27 +31,43 @@ pub enum Kind {
     Tcp,
     /// Chunks over several.
     Striped,
+    /// NICs of a stub of libibverbs.
+    Nics,
 }
 
-pub const KINDS: [Kind; 4] = [Kind::SameHost, Kind::Unix, Kind::Tcp, Kind::Striped];
+pub const KINDS: [Kind; 5] = [Kind::SameHost, Kind::Unix, Kind::Tcp, Kind::Striped, Kind::Nics];
+
+/// In the machine of `make test-rdma`, where libibverbs is the real one.
+pub fn on_soft_roce() -> bool {
+    std::env::var_os("ROOST_TEST_SOFT_ROCE").is_some()
+}
+
+/// The ways that are tried: in that machine NICs alone, the others are tried without it.
+pub fn kinds() -> &'static [Kind] {
+    if on_soft_roce() { &[Kind::Nics] } else { &KINDS }
+}
 
 impl Kind {
     pub fn backend(self) -> Backend {
-        if self == Self::SameHost {
-            Backend::SameHost
-        } else {
-            Backend::Tcp
+        match self {
+            Self::SameHost => Backend::SameHost,
+            Self::Nics => Backend::Ibverbs,
+            Self::Unix | Self::Tcp | Self::Striped => Backend::Tcp,
         }
     }
 
     fn forced(self) -> Option<Backend> {
-        (self == Self::Unix).then_some(Backend::Tcp)
+        match self {
+            Self::Unix | Self::Tcp | Self::Striped => Some(Backend::Tcp),
+            Self::Nics => Some(Backend::Ibverbs),
+            Self::SameHost => None,
+        }
     }
 
     /// The lanes of one link, and of its other end.
     pub fn lanes(self) -> (Vec<OwnedFd>, Vec<OwnedFd>) {
         match self {
-            Self::SameHost | Self::Unix => {
+            Self::SameHost | Self::Unix | Self::Nics => {
                 let (one, other) = UnixStream::pair().unwrap();
                 (vec![one.into()], vec![other.into()])
             }
@@ -61,7 +79,7 @@ impl Kind {
     pub fn lane(self, socket: OwnedFd) -> Box<dyn Lane> {
         rustix::io::ioctl_fionbio(&socket, true).unwrap();
         match self {
-            Self::SameHost | Self::Unix => Box::new(Plain::unix(socket)),
+            Self::SameHost | Self::Unix | Self::Nics => Box::new(Plain::unix(socket)),
             Self::Tcp | Self::Striped => Box::new(Plain::tcp(socket)),
         }
     }
@@ -138,6 +156,13 @@ impl Exchange {
         let own = own(number, 0);
         let options = Options {
             forced: self.kind.forced(),
+            library: (!on_soft_roce()).then(library::stub),
+            // One engine on each end of the machine's cable.
+            devices: if on_soft_roce() {
+                vec![format!("rxe{}", number % 2)]
+            } else {
+                Vec::new()
+            },
             ..Options::default()
         };
         let wire = Arc::new(Wire(Arc::downgrade(self), own.peer));

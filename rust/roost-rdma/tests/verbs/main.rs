@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod bed;
+#[path = "../bed/library.rs"]
+mod library;
 mod owner;
 mod rules;
 mod rxe;

@@ -1,15 +1,14 @@
 //! Against the stub, which does what soft-RoCE cannot.
 
 use crate::bed::{Bed, PATIENCE, open, pattern, read, wait, write};
-use crate::rules;
+use crate::{library, rules};
 use roost_rdma::gpu::{Allocation, Exporter};
 use roost_rdma::verbs::{Event, Failure, Options, Path, Verbs};
 use roost_rdma::{Direction, Run};
 use std::ffi::{CString, c_char, c_long, c_void};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::process::Command;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The stub, compiled once, and its settings, which are the whole process': one test at a time.
 struct Stub {
@@ -33,9 +32,8 @@ const DEFAULTS: [(&str, i64); 8] = [
 impl Stub {
     fn new(settings: &[(&str, i64)]) -> Self {
         static ALONE: Mutex<()> = Mutex::new(());
-        static BUILT: OnceLock<PathBuf> = OnceLock::new();
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let path = BUILT.get_or_init(build).clone();
+        let path = library::stub();
         let name = CString::new(path.to_str().unwrap()).unwrap();
         // SAFETY: the stub's symbols have these types; it is never closed.
         let (set, get) = unsafe {
@@ -91,24 +89,6 @@ impl Stub {
         })
         .map_err(|error| error.to_string())
     }
-}
-
-fn build() -> PathBuf {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stub_verbs.c");
-    let library =
-        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("libstub-verbs-{}.so", std::process::id()));
-    let command = [
-        "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread", source, "-o",
-    ];
-    assert!(
-        Command::new("cc")
-            .args(command)
-            .arg(&library)
-            .status()
-            .unwrap()
-            .success()
-    );
-    library
 }
 
 macro_rules! rules {
