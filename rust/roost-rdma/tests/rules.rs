@@ -16,7 +16,8 @@ use roost_rdma::{Direction, Error, Handle, Transfer};
 
 fn on_each(test: impl Fn(Kind)) {
     for &kind in kinds() {
-        println!("{kind:?}");
+        // Said when the test fails.
+        eprintln!("{kind:?}");
         test(kind);
     }
 }

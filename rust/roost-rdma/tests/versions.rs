@@ -164,7 +164,7 @@ fn torn_reads(kind: Kind) {
             }
         }
         is_over.store(true, Ordering::Relaxed);
-        println!("{kind:?}: {good} good reads");
+        eprintln!("{kind:?}: {good} good reads");
         assert!(good > 10, "{kind:?}: {good}");
     });
 }

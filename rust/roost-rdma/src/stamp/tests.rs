@@ -106,9 +106,9 @@ fn what_equal_looks_enclose_is_whole() {
         }
         for version in 1..=UPDATES {
             slot.begin().unwrap();
-            words
-                .iter()
-                .for_each(|word| word.store(version, Ordering::Relaxed));
+            for word in &words {
+                word.store(version, Ordering::Relaxed);
+            }
             slot.end(version).unwrap();
         }
         is_over.store(true, Ordering::Release);

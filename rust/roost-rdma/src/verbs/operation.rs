@@ -161,7 +161,7 @@ mod tests {
         let region_of = vec![0; runs.len()];
         let reach = Reach {
             remote: &remote,
-            runs: &runs,
+            runs,
         };
         Operation::new(Direction::Read, &[reach], region_of, vec![region])
     }

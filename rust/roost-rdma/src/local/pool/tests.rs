@@ -27,7 +27,7 @@ fn start(pool: &Pool, parts: Arc<[Part]>, places: Vec<Place>, checksum: bool) ->
 }
 
 fn soon<T>(results: &Receiver<T>) -> T {
-    results.recv_timeout(Duration::from_secs(60)).unwrap()
+    results.recv_timeout(Duration::from_mins(1)).unwrap()
 }
 
 fn read(pool: &Pool, here: &Pages, place: Place) -> Result {
@@ -77,11 +77,8 @@ fn shared_memory_goes_both_ways() {
     read(&pool, &here, place(&own)).unwrap();
     assert!(here.get().iter().all(|&byte| byte == 5));
     // SAFETY: the segment's own memory.
-    assert_eq!(
-        unsafe { *segment.pointer().add(MIB - 1) },
-        0,
-        "what is before the buffer is untouched"
-    );
+    let before = unsafe { *segment.pointer().add(MIB - 1) };
+    assert_eq!(before, 0, "what is before the buffer is untouched");
 }
 
 #[test]
