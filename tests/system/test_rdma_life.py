@@ -63,7 +63,7 @@ async def test_an_owner_that_is_killed_is_lost_at_once(way, size):
         assert not reading.done()
         killed = time.monotonic()
         os.kill(pid, signal.SIGKILL)
-        kind, text, heard, times = await reading
+        kind, text, heard, _ = await reading
         assert kind is PeerLostError, text
         assert heard - killed < 0.25
         kind, text, seconds, _ = await reader.run.call_one(how_it_fails, buffer)

@@ -8,7 +8,7 @@ from roost import process
 from roost._roost import Parts
 from roost.rdma.buffer import Buffer, check_version
 from roost.rdma.layout import Layout, View
-from roost.rdma.lent import Lent, lend
+from roost.rdma.lent import Lent, is_tensor, lend
 from roost.rdma.transfers import check_timeout, transfers
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ class _Part(NamedTuple):
     remote: Layout
     local: Lent
     value: Any
+    pointer: Callable[[], int] | None
+    """Of a tensor: where its memory is now. Libraries move and free only those under whoever holds them."""
 
     def add_to(self, parts: Parts) -> None:
         """Say where its bytes lie."""
@@ -40,11 +42,6 @@ class _Part(NamedTuple):
         else:
             there, here = (remote.offset, remote.strides), (self.local.address, local.strides)
             parts.add(self.is_write, self.buffer._handle, there, here, local.shape, local.item_bytes)
-
-    def moved(self, name: str) -> _Part | None:
-        """The same where its memory lies now; None when that is where it was."""
-        now = lend(self.value, name)
-        return None if now.address == self.local.address else self._replace(local=now)
 
 
 class Batch:
@@ -145,7 +142,11 @@ class Batch:
 
     def _look_again(self) -> None:
         """Memory may have moved since it was added, or be gone."""
-        moved = {number: now for number, part in enumerate(self._added) if (now := part.moved(_name(number, "memory")))}
+        moved = {
+            number: part._replace(local=lend(part.value, _name(number, "memory")))
+            for number, part in enumerate(self._added)
+            if part.pointer is not None and part.pointer() != part.local.address
+        }
         if moved:
             for number, part in moved.items():
                 self._added[number] = part
@@ -165,7 +166,8 @@ class Batch:
             _check_same(remote, lent.layout, name)
         else:
             raise TypeError(f"{name}: a batch reads and writes Buffers and views of them, not {type(where).__name__}")
-        part = _Part(is_write, buffer, remote, lent, value)
+        pointer = value.data_ptr if is_tensor(value) else None
+        part = _Part(is_write, buffer, remote, lent, value, pointer)
         part.add_to(self._parts)
         self._added.append(part)
         return self
