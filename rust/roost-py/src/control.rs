@@ -55,7 +55,7 @@ pub(crate) use self::links::{LinkCaller, LinkNews, LinkReader, no_descriptors};
 
 /// Add what this module publishes.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<class::Control>()?;
+    module.add_class::<Control>()?;
     module.add_class::<restarts::History>()?;
     template::register(module)
 }

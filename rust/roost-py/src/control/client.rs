@@ -288,30 +288,9 @@ impl Client {
                 },
                 _,
             ) => far?.expect(proc, incarnation, slot, session),
-            (
-                ToClient::DialLink {
-                    link,
-                    proc,
-                    incarnation,
-                    asks,
-                    host,
-                    addresses,
-                },
-                _,
-            ) => {
-                let addresses = addresses.iter().filter_map(|text| text.parse().ok()).collect();
-                let end = ((proc, incarnation), asks);
-                far?.dial_link(now_ns(), link, end, (host, addresses));
+            (message @ (ToClient::DialLink { .. } | ToClient::ExpectLink { .. }), _) => {
+                far?.link(now_ns(), message);
             }
-            (
-                ToClient::ExpectLink {
-                    link,
-                    proc,
-                    incarnation,
-                    asks,
-                },
-                _,
-            ) => far?.expect_link(now_ns(), link, ((proc, incarnation), asks)),
             (ToClient::Incoming { preamble }, socket) => {
                 let preamble = preamble.as_ref().try_into().ok();
                 match (far, preamble, socket) {

@@ -8,14 +8,13 @@
 //! | `remotes` | the hosts of a job, as its root has them |
 //! | `uplink` | the root, as a host has it |
 //! | `records`, `line` | what goes over a trunk: records first, then frames |
-//! | `far` | a process's data lanes to other hosts; `links`: its links to memory there |
+//! | `far` | a process's data lanes to other hosts, and its links to memory there |
 //! | `stream`, `turn` | bytes over a socket; an epoll set inside another |
 
 mod address;
 mod far;
 mod greeter;
 mod line;
-mod links;
 mod records;
 mod remotes;
 mod station;
@@ -24,8 +23,7 @@ mod turn;
 mod uplink;
 
 pub(super) use self::address::Address;
-pub(super) use self::far::{FarLanes, News as LaneNews, Ready};
-pub(super) use self::links::LinkMade;
+pub(super) use self::far::{FarLanes, LinkMade, News as LaneNews, Ready};
 pub(super) use self::remotes::{News as RemoteNews, Remotes, Terms, Wanted, Why};
 pub(super) use self::station::{Call, Claimed, Lane as CalledLane, Station};
 pub(super) use self::uplink::{Uplink, Word};

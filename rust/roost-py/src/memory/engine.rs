@@ -22,7 +22,7 @@ use crate::control::Control;
 #[pyclass(frozen, module = "roost._roost")]
 pub(crate) struct Engine {
     /// None once it is closed.
-    engine: Mutex<Option<roost_rdma::Engine>>,
+    inner: Mutex<Option<roost_rdma::Engine>>,
     fd: i32,
     /// The process that it works in; a fork of that has no thread.
     pid: u32,
@@ -64,7 +64,7 @@ impl Engine {
         links::carry(reader, engine.clone())?;
         Ok(Self {
             fd: engine.completions().as_raw_fd(),
-            engine: Mutex::new(Some(engine)),
+            inner: Mutex::new(Some(engine)),
             pid: process::id(),
         })
     }
@@ -205,14 +205,14 @@ impl Engine {
             let text = "this process was forked from one that uses roost; roost works only in the parent";
             return Err(PyRuntimeError::new_err(text));
         }
-        let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        let engine = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         engine
             .clone()
             .ok_or_else(|| PyRuntimeError::new_err("the job has ended, and its one-sided memory with it"))
     }
 
     fn take(&self) -> Option<roost_rdma::Engine> {
-        self.engine.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 

@@ -320,7 +320,7 @@ impl State {
                     pickle = Some(PyBytes::new(py, bytes).unbind());
                 }
                 WirePart::Constant(bytes) => {
-                    rest.push(Part::Inline(PyBytes::new(py, bytes).into_any().unbind()))
+                    rest.push(Part::Inline(PyBytes::new(py, bytes).into_any().unbind()));
                 }
                 // Writable and the receiver's own.
                 WirePart::Inline(bytes) => {

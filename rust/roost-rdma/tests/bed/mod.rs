@@ -301,7 +301,7 @@ pub fn transfer(parts: Vec<Part>) -> Transfer {
 
 pub fn pattern(bytes: usize, seed: u8) -> Vec<u8> {
     (0..bytes)
-        .map(|at| (at.wrapping_mul(31) ^ (at >> 8)) as u8 ^ seed)
+        .map(|at| (at.wrapping_mul(31) ^ (at >> 8)).to_le_bytes()[0] ^ seed)
         .collect()
 }
 

@@ -1,5 +1,8 @@
 //! The data lanes of one process to procs of other hosts, until each goes to the event loop: who dials, who is expected,
-//! proofs, and dialling again.
+//! proofs, and dialling again. `linking`: its links to memory there, which `links` keeps until they are made.
+
+mod linking;
+mod links;
 
 use std::collections::HashMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -9,9 +12,10 @@ use roost_core::id::{HostId, Incarnation, ProcId};
 use roost_core::trust::{Credentials, Trust, TrustError};
 use roost_core::wire::{Hello, Stripe};
 
+pub(crate) use self::links::LinkMade;
+use self::links::Links;
 use super::address::Address;
 use super::greeter::{Attempt, Failed, Greeter, Outcome, RECONNECT_NS, retry_pause_ns};
-use super::links::{LinkMade, Links};
 use super::stream::Stream;
 
 /// A peer that the root sees and that is not reached from here for so long is given up by this process.
@@ -212,30 +216,6 @@ impl FarLanes {
         }
     }
 
-    /// Make a link to this life of a proc; `asks`: this process wants that one's memory.
-    pub(crate) fn dial_link(
-        &mut self,
-        now_ns: u64,
-        link: u32,
-        end: (Life, bool),
-        way: (HostId, Vec<Address>),
-    ) {
-        self.links.dial(now_ns, link, end, way);
-        self.call_links(now_ns);
-    }
-
-    /// This life of a proc makes a link.
-    pub(crate) fn expect_link(&mut self, now_ns: u64, link: u32, end: (Life, bool)) {
-        self.links.expect(now_ns, link, end);
-        let (known, early): (Vec<Early>, Vec<Early>) = std::mem::take(&mut self.early)
-            .into_iter()
-            .partition(|early| self.links.knows(&early.hello));
-        self.early = early;
-        for early in known {
-            self.arrived(early.hello, early.stream, now_ns);
-        }
-    }
-
     /// Somebody has called this process; its preamble was answered.
     pub(crate) fn incoming(&mut self, now_ns: u64, socket: OwnedFd, preamble: [u8; Hello::BYTES]) {
         let hello = Hello::decode(&preamble, &self.own);
@@ -386,41 +366,6 @@ impl FarLanes {
                     reason: error.to_string(),
                 });
             }
-        }
-    }
-
-    /// Dial what links want.
-    fn call_links(&mut self, now_ns: u64) {
-        let Some(trust) = &self.trust else { return };
-        for due in self.links.due(now_ns) {
-            let preamble = Hello {
-                to: Some(due.to),
-                link: Some(due.stripe),
-                ..self.own
-            }
-            .encode();
-            match trust.dial(&preamble, due.host) {
-                Ok(proof) => {
-                    let attempt = self
-                        .greeter
-                        .dial(now_ns, RECONNECT_NS, due.addresses, preamble, proof);
-                    self.links.dialled(due.stripe, attempt);
-                    self.dialled.insert(attempt, Dialled::Link(due.stripe));
-                }
-                Err(error) => {
-                    let failed = Outcome::Failed(Failed::Trust(error));
-                    let made = self.links.answered(now_ns, due.stripe, failed);
-                    self.news.extend(made.map(News::Link));
-                }
-            }
-        }
-    }
-
-    fn expire_links(&mut self, now_ns: u64, is_over: impl Fn(Life) -> bool) {
-        let (told, attempts) = self.links.expire(now_ns, is_over);
-        self.news.extend(told.into_iter().map(News::Link));
-        for attempt in attempts {
-            self.forget_attempt(attempt);
         }
     }
 

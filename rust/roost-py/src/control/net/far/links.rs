@@ -7,9 +7,9 @@ use roost_core::agent::Life;
 use roost_core::id::{HostId, ProcId};
 use roost_core::wire::{Hello, Stripe};
 
-use super::address::Address;
-use super::greeter::{Attempt, Outcome, retry_pause_ns};
-use super::stream::Stream;
+use crate::control::net::address::Address;
+use crate::control::net::greeter::{Attempt, Outcome, retry_pause_ns};
+use crate::control::net::stream::Stream;
 
 /// Connections of a link: one for what is asked and answered, the others for bytes.
 const STRIPES: u8 = 5;
