@@ -107,6 +107,7 @@ class Owner(Actor):
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         address = anywhere(None, ctypes.c_size_t(size), mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, ctypes.c_long(0))
         buffer = Buffer(np.frombuffer((ctypes.c_char * size).from_address(address), np.uint8))
+        self.memory[buffer] = np.zeros(0, np.uint8)
         assert LIBC.munmap(ctypes.c_void_p(address), ctypes.c_size_t(size)) == 0
         return buffer
 
