@@ -269,11 +269,7 @@ impl Remotes {
         let Some(&number) = self.by_host.get(&host) else {
             return;
         };
-        if let Output::Far {
-            dial, accept_host, ..
-        } = &output
-        {
-            let _ = dial;
+        if let Output::Far { accept_host, .. } | Output::FarLink { accept_host, .. } = &output {
             self.tell_route(number, *accept_host);
         }
         if let Some(joined) = self.joined(number)
