@@ -111,7 +111,7 @@ fn read(pool: &Pool, parts: &Arc<[Part]>, place: &Place) {
     let bytes: u64 = parts.iter().map(Part::bytes).sum();
     if bytes <= AT_ONCE_BYTES_MAX as u64 {
         // SAFETY: the memory is never unmapped.
-        unsafe { copy_now(Arc::clone(parts), places, false) }.expect("the owner lives");
+        unsafe { copy_now(Arc::clone(parts), places) }.expect("the owner lives");
         return;
     }
     let (told, result) = sync_channel(1);
@@ -119,7 +119,6 @@ fn read(pool: &Pool, parts: &Arc<[Part]>, place: &Place) {
     let work = Work {
         parts: Arc::clone(parts),
         places,
-        checksum: false,
         done,
     };
     // SAFETY: the memory is never unmapped.

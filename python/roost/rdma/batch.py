@@ -108,7 +108,8 @@ class Batch:
             timeout: seconds it may take.
             version: have one and the same version, at least this one, of all buffers that are read. As long as they differ
                 this waits for their owner to bring them together.
-            checksum: have both ends compute one of each part, and compare them.
+            checksum: have both ends compute one of each part when all bytes are there, and compare them. Memory that is written
+                meanwhile may be taken for corrupt, but for what its owner updates where a `version` is asked for.
 
         Returns:
             A reply with the version that was read; with None when none was asked for.

@@ -128,7 +128,8 @@ class Buffer:
             timeout: seconds it may take.
             version: the oldest version that will do; what is read is then never half of an update. Without it nothing is
                 promised of memory that is written meanwhile.
-            checksum: have both ends compute one, and compare them.
+            checksum: have both ends compute one when the bytes are there, and compare them. Memory that is written meanwhile may be
+                taken for corrupt, but for what its owner updates where a `version` is asked for.
 
         Returns:
             A reply with the version that was read; with None when none was asked for.
@@ -162,7 +163,8 @@ class Buffer:
             src: a tensor, an array or a buffer, contiguous, and at most as large as the buffer is from `offset` on.
             offset: where in the buffer to begin, in bytes.
             timeout: seconds it may take.
-            checksum: have both ends compute one, and compare them.
+            checksum: have both ends compute one when the bytes are there, and compare them. Memory that is written meanwhile, here
+                or there, may be taken for corrupt.
 
         Raises:
             ValueError: `src` is empty, too large or not contiguous; `offset` is not inside the buffer.

@@ -10,6 +10,7 @@ mod operation;
 mod peers;
 mod serving;
 mod shared;
+mod summing;
 mod timers;
 
 use std::io;
@@ -99,7 +100,8 @@ pub struct Transfer {
     pub version: Option<u64>,
     /// How long it may take.
     pub timeout: Duration,
-    /// Compare sums of both sides when it is done.
+    /// Have both sides sum each part's bytes when they are copied, and compare. Memory that is written meanwhile, by whoever,
+    /// may then be taken for corrupt; not what its owner writes between two versions, where one is asked for.
     pub checksum: bool,
     /// What keeps this side's memory alive until the completion has been taken.
     pub keep: Keep,

@@ -80,3 +80,9 @@ pub(crate) const LANES_MAX: usize = 64;
 
 /// Copied within a host by the engine's own thread: waking another takes as long. Half of what a turn may take.
 pub(crate) const INLINE_BYTES_MAX: u64 = 256 << 10;
+
+/// Bytes of one question for sums, which a thread sums as one: some milliseconds, after which others have their turn.
+pub(crate) const SUM_BYTES_MAX: u64 = 16 << 20;
+
+/// Questions for sums that are not answered, over one link.
+pub(crate) const SUM_SLOTS: u8 = 16;

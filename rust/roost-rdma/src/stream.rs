@@ -6,11 +6,13 @@
 mod conduit;
 mod output;
 mod sink;
+mod sum;
 mod sys;
 
 pub(crate) use self::conduit::{Conduit, Cut, Incoming};
 pub(crate) use self::output::Outgoing;
 pub(crate) use self::sink::Sink;
+pub(crate) use self::sum::sum;
 use crate::link::Status;
 
 /// Adjacent bytes in this process's memory.

@@ -184,3 +184,57 @@ fn a_message_within_its_form_and_out_of_its_rights() {
         "no byte of it was told"
     );
 }
+
+/// A question for sums: number, slot, the pieces' region, offset and bytes, and where parts end.
+fn question(request: u64, slot: u8, pieces: &[[u64; 3]], ends: &[u32]) -> Vec<u8> {
+    let mut body = request.to_le_bytes().to_vec();
+    body.extend([slot, 0]);
+    body.extend(u32::try_from(pieces.len()).unwrap().to_le_bytes());
+    body.extend(pieces.iter().flatten().flat_map(|number| number.to_le_bytes()));
+    body.extend(u32::try_from(ends.len()).unwrap().to_le_bytes());
+    body.extend(ends.iter().flat_map(|end| end.to_le_bytes()));
+    let mut bytes = u32::try_from(body.len()).unwrap().to_le_bytes().to_vec();
+    bytes.extend([14, 0, 0, 0]);
+    bytes.extend(&body);
+    bytes
+}
+
+#[test]
+fn sums_of_too_much_end_the_link_and_sums_without_a_lease_tell_nothing() {
+    let (_exchange, owner, _asker) = pair(Kind::Unix);
+    let handle = owner.register(vec![7; 1_000]);
+    let answer_to = |bytes: &[u8]| {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let stranger = bed::own(9, 0).peer;
+        let lanes = vec![Kind::Unix.lane(near.into())];
+        owner.engine.adopt(stranger, Role::Serves, 0, lanes);
+        far.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let mut head = [0; 8];
+        far.read_exact(&mut head).unwrap();
+        let hello_bytes = u32::from_le_bytes(*head.first_chunk().unwrap()) as usize;
+        far.read_exact(&mut vec![0; hello_bytes]).unwrap();
+        far.write_all(bytes).unwrap();
+        far.read_exact(&mut head).map(|()| head[4])
+    };
+    let ended = Some(11);
+    assert_eq!(
+        answer_to(&question(5, 0, &[[handle.region, 0, 1_000]], &[1])).ok(),
+        ended
+    );
+    for broken in [
+        question(5, 16, &[[handle.region, 0, 1_000]], &[1]),
+        question(5, 0, &[[handle.region, 0, 17 << 20]], &[1]),
+        question(
+            5,
+            0,
+            &[[handle.region, 0, u64::MAX], [handle.region, 0, 1_000]],
+            &[1],
+        ),
+        question(5, 0, &[[handle.region, 0, 1_000]], &[2]),
+        question(5, 0, &[[handle.region, 0, 1_000]], &[0]),
+        question(5, 0, &[[handle.region, 0, 1_000]], &[1, 1]),
+        question(5, 0, &vec![[handle.region, 0, 1]; 513], &[1]),
+    ] {
+        assert!(answer_to(&broken).is_err());
+    }
+}

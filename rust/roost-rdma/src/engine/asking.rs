@@ -8,7 +8,6 @@ use super::link::{Lease, Link, Request, ShareId};
 use super::operation::{Operation, Phase, Stage};
 use super::timers::Timer;
 use super::{Completion, Done, Transfer};
-use crate::checksum;
 use crate::error::Error;
 use crate::limits::{LOOK_PAUSE_MAX, LOOK_PAUSE_MIN, LOOK_REGIONS_MAX, SETTLE_WAIT};
 use crate::link::{Broken, Message, Stamp};
@@ -72,6 +71,7 @@ impl Driver {
                 self.look_at_stamps(share);
             }
             Phase::Copy => self.copy(share),
+            Phase::Sum => self.sum(share),
         }
     }
 
@@ -89,11 +89,12 @@ impl Driver {
             (Phase::Lease, Some(_)) => self.enter(token, Phase::Before),
             (Phase::Lease, None) => self.enter(token, Phase::Copy),
             (Phase::Before, wanted) => self.judge(token, wanted.unwrap_or(0)),
-            (Phase::Copy, Some(_)) => self.enter(token, Phase::After),
-            (Phase::Copy, None) => self.end(token),
+            (Phase::Copy, _) if operation.checksum => self.enter(token, Phase::Sum),
+            (Phase::Copy | Phase::Sum, Some(_)) => self.enter(token, Phase::After),
+            (Phase::Copy | Phase::Sum, None) => self.compare(token),
             (Phase::After, _) => {
                 if operation.shares.iter().all(|share| share.before == share.stamps) {
-                    self.end(token);
+                    self.compare(token);
                 } else {
                     operation.rewind();
                     self.enter(token, Phase::Before);
@@ -284,6 +285,9 @@ impl Driver {
             if let Some(ticket) = &share.ticket {
                 ticket.cancel();
             }
+            if let Some(is_unwanted) = &share.summing {
+                is_unwanted.store(true, Ordering::Release);
+            }
             links.extend(share.link);
         }
         for link in links {
@@ -291,6 +295,14 @@ impl Driver {
         }
         if !self.end_if_idle(token) {
             self.timers.set(self.now + SETTLE_WAIT, Timer::Settle { token });
+        }
+    }
+
+    /// All is copied. Sums of both sides, where they are wanted, are of the same content by now.
+    fn compare(&mut self, token: u64) {
+        match self.operations.get(&token).and_then(Operation::corruption) {
+            Some(error) => self.fail(token, error),
+            None => self.end(token),
         }
     }
 
@@ -312,12 +324,13 @@ impl Driver {
         self.timers.unset(operation.deadline);
         self.shared.transfers.fetch_sub(1, Ordering::Relaxed);
         let bytes = operation.bytes();
+        let checksum = operation.checksum.then(|| operation.sum());
         let result = match operation.failure {
             Some(error) => Err(error),
             None => Ok(Done {
                 version: operation.found.filter(|_| operation.version.is_some()),
                 bytes,
-                checksum: operation.checksum.then(|| sum_of(&operation.shares)),
+                checksum,
             }),
         };
         self.done.push(Completion {
@@ -326,17 +339,6 @@ impl Driver {
             keep: operation.keep,
         });
     }
-}
-
-/// The sum over all parts in their order.
-fn sum_of(shares: &[super::operation::Share]) -> u64 {
-    let numbered = shares
-        .iter()
-        .flat_map(|share| share.numbers.iter().copied().zip(share.sums.iter().copied()));
-    let mut sums: Vec<(usize, u64)> = numbered.collect();
-    sums.sort_unstable();
-    let sums: Vec<u64> = sums.into_iter().map(|(_, sum)| sum).collect();
-    checksum::fold(&sums)
 }
 
 /// The stamps of a share's regions where all of them can be read from here; none when the owner has to be asked.

@@ -2,7 +2,6 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use super::driver::Driver;
 use super::link::{Asking, Lease, Link, Request, Route, ShareId};
@@ -11,7 +10,7 @@ use super::shared::Command;
 use crate::error::Error;
 use crate::limits::INLINE_BYTES_MAX;
 use crate::link::{Broken, Message, Status, Trailer};
-use crate::local::pool::{copy_now, sums};
+use crate::local::pool::copy_now;
 use crate::local::{Moved, Place, Pool, Work};
 use crate::plan::{Direction, Part};
 use crate::stream::{Cut, Fault, Outgoing, Sink};
@@ -33,7 +32,7 @@ impl Driver {
         }
         if of.is_all_asked() {
             if of.outstanding == 0 {
-                self.arrived(share);
+                self.ready(share);
             }
             return;
         }
@@ -61,21 +60,15 @@ impl Driver {
         let Some(operation) = self.operations.get_mut(&token) else {
             return;
         };
-        let checksum = operation.checksum;
         let parts = Arc::clone(&operation.shares[number].parts);
         let bytes: u64 = parts.iter().map(Part::bytes).sum();
         if bytes <= INLINE_BYTES_MAX {
             // SAFETY: who has submitted the transfer keeps its memory until the completion, which comes after this.
-            let result = unsafe { copy_now(parts, places, checksum) };
+            let result = unsafe { copy_now(parts, places) };
             return self.copied.push_back((share, link, result));
         }
-        if self.pool.is_none() {
-            let threads =
-                std::thread::available_parallelism().map_or(1, |count| count.get().min(THREADS_MAX));
-            match Pool::start(threads) {
-                Ok(pool) => self.pool = Some(pool),
-                Err(error) => return self.fail(token, Error::Unavailable(error.to_string())),
-            }
+        if let Err(error) = self.start_pool() {
+            return self.fail(token, error);
         }
         let (Some(operation), Some(pool)) = (self.operations.get_mut(&token), &self.pool) else {
             return;
@@ -95,7 +88,6 @@ impl Driver {
             pool.submit(Work {
                 parts: Arc::clone(&parts),
                 places,
-                checksum,
                 done,
             })
         };
@@ -103,6 +95,16 @@ impl Driver {
         if let Some(asking) = self.links.get_mut(&link).and_then(Link::asking) {
             count_users(asking, &parts, |held| held.users += 1);
         }
+    }
+
+    pub(super) fn start_pool(&mut self) -> Result<(), Error> {
+        if self.pool.is_none() {
+            let threads =
+                std::thread::available_parallelism().map_or(1, |count| count.get().min(THREADS_MAX));
+            let pool = Pool::start(threads).map_err(|error| Error::Unavailable(error.to_string()))?;
+            self.pool = Some(pool);
+        }
+        Ok(())
     }
 
     /// The threads are done with a share.
@@ -143,8 +145,7 @@ impl Driver {
             return;
         }
         match result {
-            Ok(moved) => {
-                of.sums = moved.checksums;
+            Ok(_) => {
                 of.skip();
                 self.ready(share);
             }
@@ -258,6 +259,7 @@ impl Driver {
                 self.offer_answered(id, &answer, failure);
                 Ok(())
             }
+            Message::Sums { request, sums } => self.sums_came(id, request, &sums),
             Message::Looked { request, stamps } => self.looked(id, request, &stamps),
             Message::Data { request, bytes } => self.data_begins(id, lane, request, bytes),
             Message::Ended {
@@ -346,10 +348,15 @@ impl Driver {
             }
             return Ok(());
         }
+        if let Some(Request::Sum { .. }) = asking.requests.get(&request) {
+            self.not_summed(id, request, status, piece);
+            return Ok(());
+        }
         let error = |part| match status {
             Status::Good | Status::Gone => Error::Gone("its owner has dropped it".to_owned()),
             Status::Unmapped => Error::Gone("its memory is not there any more".to_owned()),
             Status::OutOfBounds => Error::Refused("the handle has another size than the buffer".to_owned()),
+            Status::Device => Error::Unavailable("memory of a device is reached by ibverbs alone".to_owned()),
             Status::GivenUp => Error::Failed {
                 part,
                 reason: "the memory that it is written from is gone".to_owned(),
@@ -404,48 +411,9 @@ impl Driver {
             let error = operation.about(number, Some(part), error(part));
             self.fail(token, error);
         } else if of.outstanding == 0 && of.is_all_asked() && of.stage == Stage::Working {
-            self.arrived(share);
+            self.ready(share);
         }
         Ok(())
-    }
-
-    /// All chunks are there; sums, where they are wanted, are made beside the engine's thread, which others wait for.
-    fn arrived(&mut self, share: ShareId) {
-        let (token, number) = share;
-        let Some(operation) = self.operations.get_mut(&token) else {
-            return;
-        };
-        let of = &mut operation.shares[number];
-        if !operation.checksum || of.sums.len() == of.parts.len() {
-            return self.ready(share);
-        }
-        if of.copied_over.is_some() {
-            return;
-        }
-        let (shared, parts) = (Arc::clone(&self.shared), Arc::clone(&of.parts));
-        let add_up = move || {
-            // SAFETY: the transfer's memory is kept until its completion, which waits for this hold.
-            let sums = unsafe { sums(&parts, &AtomicBool::new(false)) };
-            let bytes = parts.iter().map(Part::bytes).sum();
-            let result = sums
-                .map(|checksums| Moved { bytes, checksums })
-                .ok_or(Error::Cancelled);
-            shared.command(Command::Moved {
-                token,
-                share: number,
-                result,
-            });
-        };
-        match std::thread::Builder::new()
-            .name("roost-sum".to_owned())
-            .spawn(add_up)
-        {
-            Ok(_) => {
-                of.copied_over = of.link;
-                operation.holds += 1;
-            }
-            Err(error) => self.fail(token, Error::Unavailable(error.to_string())),
-        }
     }
 
     /// Nothing is written into a transfer's memory any more, and nothing more is asked for.

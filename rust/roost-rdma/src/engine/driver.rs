@@ -239,6 +239,14 @@ impl Driver {
             } => self.link_failed(peer, &reason, is_dead),
             Command::PeerLost { peer, reason } => self.peer_lost(peer, &reason),
             Command::Moved { token, share, result } => self.moved(token, share, result),
+            Command::SummedHere { token, share, result } => self.summed_here(token, share, result),
+            Command::SummedFor {
+                link,
+                slot,
+                sum,
+                wanted,
+                result,
+            } => self.summed_for(link, slot, *sum, wanted, result),
             Command::Stop => unreachable!("it is not handed on"),
         }
     }

@@ -8,7 +8,7 @@ use super::Backend;
 use super::driver::{Driver, Source};
 use super::link::{Asking, Held, Lease, Link, Request, Route, ShareId};
 use super::nics::remote_from;
-use super::operation::{Phase, Stage};
+use super::operation::Stage;
 use crate::error::Error;
 use crate::handle::{Handle, Key, Peer};
 use crate::link::{Address, Broken, Message, Reason};
@@ -220,10 +220,8 @@ impl Driver {
         for ((token, number), part) in concerned {
             let operation = &self.operations[&token];
             // What has all its bytes does not need the buffer any more.
-            if operation.phase == Phase::Copy
-                && operation.shares[number].stage == Stage::Ready
-                && operation.version.is_none()
-            {
+            let is_ready = operation.shares[number].stage == Stage::Ready;
+            if is_ready && operation.phase == operation.last_phase() {
                 continue;
             }
             let error = operation.about(

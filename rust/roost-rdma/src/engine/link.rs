@@ -7,8 +7,10 @@ use std::sync::Arc;
 use super::Role;
 use super::nics::Flights;
 use super::operation::Chunk;
+use crate::checksum::Checksum;
 use crate::handle::{Key, Peer};
 use crate::lane::Lane;
+use crate::limits::SUM_SLOTS;
 use crate::link::Message;
 use crate::local::{Place, Process, Way};
 use crate::stamp::View;
@@ -60,6 +62,9 @@ pub(super) struct Asking {
     /// The owner's stamps that are mapped, by their file.
     pub(super) views: HashMap<(u64, u64), Arc<View>>,
     pub(super) nics: Option<Flights>,
+    /// Shares that wait for a slot to ask for sums over.
+    pub(super) to_sum: VecDeque<ShareId>,
+    pub(super) free_slots: Vec<u8>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -100,6 +105,13 @@ pub(super) enum Request {
         share: ShareId,
         first: usize,
     },
+    /// Sums of a share, of these parts by piece.
+    Sum {
+        share: ShareId,
+        slot: u8,
+        parts: Vec<usize>,
+        ends: usize,
+    },
     Chunk {
         share: ShareId,
         lane: usize,
@@ -117,6 +129,8 @@ pub(super) struct Serving {
     pub(super) pid: u32,
     /// Questions for stamps that wait for the end of an update.
     pub(super) lookers: Vec<(u64, Vec<u64>)>,
+    /// Sums of which the end is not there, by slot; none while a thread is at it.
+    pub(super) sums: HashMap<u8, Option<Checksum>>,
     /// Queue pairs that reach this process' memory.
     pub(super) path: Option<Path>,
 }
@@ -136,6 +150,8 @@ impl Link {
                 way: None,
                 views: HashMap::new(),
                 nics: None,
+                to_sum: VecDeque::new(),
+                free_slots: (0..SUM_SLOTS).collect(),
             })),
             Role::Serves => Side::Serves(Box::default()),
         };

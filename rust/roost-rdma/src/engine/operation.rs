@@ -7,14 +7,16 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use roost_core::id::HostId;
 
 use super::timers::TimerKey;
+use crate::checksum;
 use crate::error::Error;
 use crate::handle::Peer;
-use crate::limits::{CHUNK_BYTES_MAX, CHUNK_PIECES_MAX, LOOK_PAUSE_MIN};
+use crate::limits::{CHUNK_BYTES_MAX, CHUNK_PIECES_MAX, LOOK_PAUSE_MIN, SUM_BYTES_MAX};
 use crate::link::{Piece, Stamp};
 use crate::local::Ticket;
 use crate::plan::{Direction, Part};
@@ -27,6 +29,8 @@ pub(super) enum Phase {
     Lease,
     Before,
     Copy,
+    /// Both sides sum what was copied.
+    Sum,
     After,
 }
 
@@ -86,8 +90,13 @@ pub(super) struct Share {
     pub(super) before: Vec<Stamp>,
     pub(super) stamps: Vec<Stamp>,
     pub(super) look_pause: Duration,
-    /// One for each part, of this side's bytes.
-    pub(super) sums: Vec<u64>,
+    /// Sums of this side's bytes, one for each part, and of the owner's.
+    pub(super) ours: Vec<u64>,
+    pub(super) theirs: Vec<u64>,
+    /// How far the owner was asked for its.
+    pub(super) summed: Cursor,
+    /// A thread sums this side's; true stops it.
+    pub(super) summing: Option<Arc<AtomicBool>>,
 }
 
 impl Operation {
@@ -148,12 +157,49 @@ impl Operation {
         self.shares.iter().all(|share| share.stage == Stage::Ready)
     }
 
+    /// The sums of all parts, in their order: each part's number, the owner's and this side's.
+    fn sums(&self) -> Vec<(usize, u64, u64)> {
+        let of = |share: &Share| {
+            let both = share.theirs.iter().copied().zip(share.ours.iter().copied());
+            let numbered = share.numbers.iter().copied().zip(both);
+            numbered
+                .map(|(number, (theirs, ours))| (number, theirs, ours))
+                .collect::<Vec<_>>()
+        };
+        let mut sums: Vec<_> = self.shares.iter().flat_map(of).collect();
+        sums.sort_unstable();
+        sums
+    }
+
+    /// The first part that arrived as other bytes than were sent.
+    pub(super) fn corruption(&self) -> Option<Error> {
+        let differs = |(_, wanted, found): &(usize, u64, u64)| wanted != found;
+        let (part, wanted, found) = self.sums().into_iter().find(differs)?;
+        Some(Error::Corrupt { part, wanted, found })
+    }
+
+    /// One sum of all that was copied.
+    pub(super) fn sum(&self) -> u64 {
+        let ours: Vec<u64> = self.sums().into_iter().map(|(_, _, ours)| ours).collect();
+        checksum::fold(&ours)
+    }
+
+    /// The last phase in which the buffers are used.
+    pub(super) fn last_phase(&self) -> Phase {
+        match (self.version, self.checksum) {
+            (Some(_), _) => Phase::After,
+            (None, true) => Phase::Sum,
+            (None, false) => Phase::Copy,
+        }
+    }
+
     /// Back to the first byte.
     pub(super) fn rewind(&mut self) {
         for share in &mut self.shares {
             share.cursor = Cursor::default();
             share.redo.clear();
-            share.sums.clear();
+            share.ours.clear();
+            share.theirs.clear();
         }
     }
 }
@@ -184,13 +230,38 @@ impl Share {
             before: Vec::new(),
             stamps: Vec::new(),
             look_pause: LOOK_PAUSE_MIN,
-            sums: Vec::new(),
+            ours: Vec::new(),
+            theirs: Vec::new(),
+            summed: Cursor::default(),
+            summing: None,
         }
     }
 
     /// What is to be asked for next.
     pub(super) fn next_chunk(&mut self) -> Option<Chunk> {
-        self.redo.pop().or_else(|| self.cursor.cut(&self.parts))
+        self.redo.pop().or_else(|| {
+            let direction = self.cursor.direction(&self.parts)?;
+            Some(self.cursor.cut(&self.parts, Some(direction), CHUNK_BYTES_MAX))
+        })
+    }
+
+    /// What the owner is to sum next.
+    pub(super) fn next_question(&mut self) -> Option<Question> {
+        self.summed.direction(&self.parts)?;
+        let goes_on = (self.summed.run, self.summed.offset) != (0, 0);
+        let chunk = self.summed.cut(&self.parts, None, SUM_BYTES_MAX);
+        let is_end = |at: &usize| {
+            let next = chunk.parts.get(at + 1).copied().unwrap_or(self.summed.part);
+            next != chunk.parts[*at]
+        };
+        let ends = (0..chunk.parts.len()).filter(is_end);
+        let ends = ends.filter_map(|at| u32::try_from(at + 1).ok()).collect();
+        Some(Question {
+            goes_on,
+            parts: chunk.parts,
+            pieces: chunk.remote,
+            ends,
+        })
     }
 
     /// All of it is copied.
@@ -237,23 +308,39 @@ pub(super) struct Chunk {
     pub(super) bytes: u64,
 }
 
+/// What an owner is asked to sum at once.
+pub(super) struct Question {
+    /// The first piece goes on with the part that the last question ended in.
+    pub(super) goes_on: bool,
+    /// Each piece's part.
+    pub(super) parts: Vec<usize>,
+    pub(super) pieces: Vec<Piece>,
+    /// How many pieces there are to the end of each part.
+    pub(super) ends: Vec<u32>,
+}
+
 impl Cursor {
-    fn cut(&mut self, parts: &[Part]) -> Option<Chunk> {
-        let first = parts.get(self.part)?;
-        let direction = first.direction;
+    /// Of the next part; none at the end.
+    fn direction(&self, parts: &[Part]) -> Option<Direction> {
+        parts.get(self.part).map(|part| part.direction)
+    }
+
+    /// The next pieces: of one direction, or whatever they are for.
+    fn cut(&mut self, parts: &[Part], direction: Option<Direction>, bytes_max: u64) -> Chunk {
+        let is_fit = |part: &&Part| direction.is_none_or(|direction| part.direction == direction);
         let mut chunk = Chunk {
-            direction,
+            direction: direction.unwrap_or(Direction::Read),
             parts: Vec::new(),
             remote: Vec::new(),
             local: Vec::new(),
             bytes: 0,
         };
-        while let Some(part) = parts.get(self.part).filter(|part| part.direction == direction) {
-            if chunk.bytes == CHUNK_BYTES_MAX || chunk.parts.len() == CHUNK_PIECES_MAX {
+        while let Some(part) = parts.get(self.part).filter(is_fit) {
+            if chunk.bytes == bytes_max || chunk.parts.len() == CHUNK_PIECES_MAX {
                 break;
             }
             let run = part.runs[self.run];
-            let bytes = (run.bytes - self.offset).min(CHUNK_BYTES_MAX - chunk.bytes);
+            let bytes = (run.bytes - self.offset).min(bytes_max - chunk.bytes);
             let offset = usize::try_from(self.offset).expect("a 64-bit machine");
             chunk.parts.push(self.part);
             chunk.remote.push(Piece {
@@ -277,6 +364,6 @@ impl Cursor {
                 self.part += 1;
             }
         }
-        Some(chunk)
+        chunk
     }
 }

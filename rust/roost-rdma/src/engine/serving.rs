@@ -8,6 +8,7 @@ use rustix::process::Pid;
 use super::driver::Driver;
 use super::link::{Link, Serving};
 use super::shared::lock;
+use super::summing::SumWanted;
 use super::timers::Timer;
 use super::{Backend, Completion, Done};
 use crate::handle::{Key, Peer};
@@ -45,6 +46,22 @@ impl Driver {
             }
             Message::Offer { offer } => self.offered(id, &offer),
             Message::Look { request, regions } => self.look(id, request, regions),
+            Message::Sum {
+                request,
+                slot,
+                goes_on,
+                pieces,
+                ends,
+            } => self.sum_for(
+                id,
+                slot,
+                goes_on,
+                SumWanted {
+                    request,
+                    pieces,
+                    ends,
+                },
+            ),
             Message::Read { request, pieces } => self.read(id, lane, request, &pieces),
             Message::Write { request: _, pieces } => self.write(id, lane, &pieces),
             _ => Err(Broken("an answer to who serves").into()),
@@ -387,7 +404,11 @@ fn address_of(
 }
 
 /// Where the pieces are in this process, for who has leases of them.
-fn spans_of(regions: &Regions<u64>, serving: &Serving, pieces: &[Piece]) -> Result<Vec<Span>, Fault> {
+pub(super) fn spans_of(
+    regions: &Regions<u64>,
+    serving: &Serving,
+    pieces: &[Piece],
+) -> Result<Vec<Span>, Fault> {
     let span_of = |(at, piece): (usize, &Piece)| {
         let fault = |status| Fault {
             status,
@@ -400,7 +421,7 @@ fn spans_of(regions: &Regions<u64>, serving: &Serving, pieces: &[Piece]) -> Resu
             .filter(|region| !region.is_dropping())
             .ok_or(fault(Status::Gone))?;
         if matches!(region.memory, Memory::Device { .. }) {
-            return Err(fault(Status::Unmapped));
+            return Err(fault(Status::Device));
         }
         let address = region
             .memory

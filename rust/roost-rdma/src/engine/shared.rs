@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::summing::SumWanted;
 use super::{Backend, Completion, Counts, Notice, Options, Own, Role, Switch, Transfer};
+use crate::checksum::Checksum;
 use crate::error::Error;
 use crate::handle::{Handle, Peer};
 use crate::lane::Lane;
@@ -17,6 +19,7 @@ use crate::local::Moved;
 use crate::plan::{self, Misuse, Part};
 use crate::region::{Keep, Memory, Region, Regions};
 use crate::stamp::Stamps;
+use crate::stream::Fault;
 
 /// What the thread is asked to do.
 pub(super) enum Command {
@@ -34,6 +37,20 @@ pub(super) enum Command {
         token: u64,
         share: usize,
         result: Result<Moved, Error>,
+    },
+    /// A thread has summed this side of a share.
+    SummedHere {
+        token: u64,
+        share: usize,
+        result: Result<Vec<u64>, Fault>,
+    },
+    /// A thread has summed what was asked for over a link.
+    SummedFor {
+        link: u64,
+        slot: u8,
+        sum: Box<Checksum>,
+        wanted: SumWanted,
+        result: Result<Vec<u64>, Fault>,
     },
     /// Nobody has the engine any more.
     Stop,

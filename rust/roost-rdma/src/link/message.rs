@@ -8,7 +8,10 @@ use roost_core::id::{HostId, Incarnation, ProcId};
 
 use super::bytes::{Reader, Writer};
 use crate::handle::{Key, Peer};
-use crate::limits::{CHUNK_PIECES_MAX, DESCRIPTORS_MAX, LOOK_REGIONS_MAX, MESSAGE_BYTES_MAX, TEXT_BYTES_MAX};
+use crate::limits::{
+    CHUNK_PIECES_MAX, DESCRIPTORS_MAX, LOOK_REGIONS_MAX, MESSAGE_BYTES_MAX, SUM_BYTES_MAX, SUM_SLOTS,
+    TEXT_BYTES_MAX,
+};
 
 /// The version of all this. Both ends are of one job, and so of one installation.
 pub(crate) const PROTOCOL: u16 = 1;
@@ -45,6 +48,8 @@ pub(crate) enum Status {
     OutOfBounds = 3,
     /// Whoever sends it wants it no more.
     GivenUp = 4,
+    /// Memory of a device, which no CPU reads.
+    Device = 5,
 }
 
 /// Why a lease is not given.
@@ -146,6 +151,20 @@ pub(crate) enum Message {
         status: Status,
         piece: u32,
     },
+    /// For the sums of some parts' bytes, each of which ends behind so many of the pieces; the first goes on where the last
+    /// question of the same slot ended, when it says so.
+    Sum {
+        request: u64,
+        slot: u8,
+        goes_on: bool,
+        pieces: Vec<Piece>,
+        ends: Vec<u32>,
+    },
+    /// Of the parts that end there.
+    Sums {
+        request: u64,
+        sums: Vec<u64>,
+    },
     /// Queue pairs that the asker has, and wants counterparts for.
     Offer {
         offer: Vec<u8>,
@@ -216,6 +235,7 @@ impl Status {
             2 => Self::Unmapped,
             3 => Self::OutOfBounds,
             4 => Self::GivenUp,
+            5 => Self::Device,
             _ => return Err(Broken("an unknown status")),
         })
     }
@@ -250,6 +270,8 @@ impl Message {
             Self::Ended { .. } => 11,
             Self::Offer { .. } => 12,
             Self::Answer { .. } => 13,
+            Self::Sum { .. } => 14,
+            Self::Sums { .. } => 15,
         }
     }
 
@@ -338,11 +360,24 @@ impl Message {
             }
             Self::Read { request, pieces } | Self::Write { request, pieces } => {
                 to.u64(*request);
-                to.list(pieces, |to, piece| {
-                    to.u64(piece.region);
-                    to.u64(piece.offset);
-                    to.u64(piece.bytes);
-                });
+                put_pieces(to, pieces);
+            }
+            Self::Sum {
+                request,
+                slot,
+                goes_on,
+                pieces,
+                ends,
+            } => {
+                to.u64(*request);
+                to.u8(*slot);
+                to.flag(*goes_on);
+                put_pieces(to, pieces);
+                to.list(ends, |to, end| to.u32(*end));
+            }
+            Self::Sums { request, sums } => {
+                to.u64(*request);
+                to.list(sums, |to, sum| to.u64(*sum));
             }
             Self::Data {
                 request,
@@ -436,6 +471,11 @@ impl Message {
                 answer: from.bytes()?,
                 failure: from.option(|from| from.text(TEXT_BYTES_MAX))?,
             },
+            14 => take_sum(from)?,
+            15 => Self::Sums {
+                request: from.u64()?,
+                sums: from.list(CHUNK_PIECES_MAX, Reader::u64)?,
+            },
             _ => return Err(Broken("an unknown kind")),
         })
     }
@@ -510,6 +550,35 @@ fn take_hello(from: &mut Reader<'_>) -> Result<Hello, Broken> {
         peer,
         pid,
         card,
+    })
+}
+
+fn put_pieces(to: &mut Writer, pieces: &[Piece]) {
+    to.list(pieces, |to, piece| {
+        to.u64(piece.region);
+        to.u64(piece.offset);
+        to.u64(piece.bytes);
+    });
+}
+
+/// No more bytes than may be summed at once, and parts that end one after the other.
+fn take_sum(from: &mut Reader<'_>) -> Result<Message, Broken> {
+    let (request, slot, goes_on) = (from.u64()?, from.u8()?, from.flag()?);
+    let pieces = take_pieces(from)?;
+    let ends = from.list(CHUNK_PIECES_MAX, Reader::u32)?;
+    let bytes: u64 = pieces.iter().map(|piece| piece.bytes).sum();
+    let is_in_order = ends.is_sorted_by(|one, next| one < next)
+        && ends.first().is_none_or(|first| *first > 0)
+        && ends.last().is_none_or(|last| *last as usize <= pieces.len());
+    if slot >= SUM_SLOTS || bytes > SUM_BYTES_MAX || !is_in_order {
+        return Err(Broken("a question for sums that nobody asks"));
+    }
+    Ok(Message::Sum {
+        request,
+        slot,
+        goes_on,
+        pieces,
+        ends,
     })
 }
 

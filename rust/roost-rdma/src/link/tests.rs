@@ -76,7 +76,32 @@ fn questions() -> impl Strategy<Value = Message> {
         (any::<u64>(), pieces()).prop_map(|(request, pieces)| Message::Read { request, pieces }),
         (any::<u64>(), pieces()).prop_map(|(request, pieces)| Message::Write { request, pieces }),
         vec(any::<u8>(), 0..99).prop_map(|offer| Message::Offer { offer }),
+        sums(),
     ]
+}
+
+fn sums() -> impl Strategy<Value = Message> {
+    let piece = (any::<u64>(), 0..1_u64 << 62, 0..1_u64 << 20).prop_map(|(region, offset, bytes)| Piece {
+        region,
+        offset,
+        bytes,
+    });
+    let asked = (
+        any::<u64>(),
+        0..16_u8,
+        any::<bool>(),
+        vec((piece, any::<bool>()), 0..16),
+    );
+    asked.prop_map(|(request, slot, goes_on, pieces)| {
+        let ends = (1..).zip(&pieces).filter(|(_, (_, ends))| *ends);
+        Message::Sum {
+            request,
+            slot,
+            goes_on,
+            ends: ends.map(|(at, _)| at).collect(),
+            pieces: pieces.iter().map(|(piece, _)| *piece).collect(),
+        }
+    })
 }
 
 fn answers() -> impl Strategy<Value = Message> {
@@ -86,7 +111,8 @@ fn answers() -> impl Strategy<Value = Message> {
         Just(Status::Gone),
         Just(Status::Unmapped),
         Just(Status::OutOfBounds),
-        Just(Status::GivenUp)
+        Just(Status::GivenUp),
+        Just(Status::Device)
     ];
     let reason = prop_oneof![
         Just(Reason::Gone),
@@ -110,6 +136,7 @@ fn answers() -> impl Strategy<Value = Message> {
         }),
         any::<u64>().prop_map(|region| Message::Revoked { region }),
         (any::<u64>(), vec(stamp, 0..99)).prop_map(|(request, stamps)| Message::Looked { request, stamps }),
+        (any::<u64>(), vec(any::<u64>(), 0..99)).prop_map(|(request, sums)| Message::Sums { request, sums }),
         (any::<u64>(), any::<u64>()).prop_map(|(request, bytes)| Message::Data { request, bytes }),
         (any::<u64>(), status, any::<u32>()).prop_map(|(request, status, piece)| Message::Ended {
             request,
@@ -149,7 +176,7 @@ proptest! {
 
     #[test]
     fn one_message_has_one_encoding(kind in any::<u8>(), body in vec(any::<u8>(), 0..200)) {
-        if let Ok(message) = Message::decode(kind % 15, &body) {
+        if let Ok(message) = Message::decode(kind % 17, &body) {
             prop_assert_eq!(&message.encode(0)[HEAD_BYTES..], &body[..]);
         }
     }

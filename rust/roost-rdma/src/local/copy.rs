@@ -1,18 +1,12 @@
 //! Copying one chunk.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use super::cut::{Chunk, Piece};
 use super::pool::Operation;
 use super::streaming::copy;
 use super::vm::{Fault, Vectors, Way};
 use super::{Mapped, Place};
-use crate::checksum::Checksum;
 use crate::error::Error;
-use crate::plan::{Direction, Part};
-
-/// Bytes that are summed between two looks at the flag that cancels an operation.
-const SUMMED_BYTES: usize = 4 * 1024 * 1024;
+use crate::plan::Direction;
 
 /// What a thread keeps from chunk to chunk.
 #[derive(Default)]
@@ -110,29 +104,6 @@ unsafe fn copy_mapped(
         }
     }
     Ok(())
-}
-
-/// The checksum of a part's bytes as they lie here; none when the operation was cancelled meanwhile.
-///
-/// # Safety
-///
-/// The part's local memory must be readable.
-pub(super) unsafe fn sum(part: &Part, is_cancelled: &AtomicBool) -> Option<u64> {
-    let mut sum = Checksum::new();
-    for run in &part.runs {
-        let (mut at, mut left) = (run.local, usize::try_from(run.bytes).ok()?);
-        while left > 0 {
-            if is_cancelled.load(Ordering::Acquire) {
-                return None;
-            }
-            let bytes = left.min(SUMMED_BYTES);
-            // SAFETY: the caller vouches for it.
-            sum.update(unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(at), bytes) });
-            at += bytes;
-            left -= bytes;
-        }
-    }
-    Some(sum.finish())
 }
 
 impl Operation {

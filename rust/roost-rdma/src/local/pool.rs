@@ -32,8 +32,6 @@ const CHUNK_BYTES_MIN: u64 = 1024 * 1024;
 pub struct Moved {
     /// All bytes.
     pub bytes: u64,
-    /// One for each part, of the bytes as they lie here now; empty when none were asked for.
-    pub checksums: Vec<u64>,
 }
 
 /// Told once, from one of the pool's threads, when no thread copies for the operation any more.
@@ -45,8 +43,6 @@ pub struct Work {
     pub parts: Arc<[Part]>,
     /// Where each part's buffer lies.
     pub places: Vec<Place>,
-    /// Whether checksums are wanted.
-    pub checksum: bool,
     /// To be told.
     pub done: Done,
 }
@@ -67,7 +63,6 @@ pub(super) struct Operation {
     pub(super) places: Vec<Place>,
     /// All bytes of it.
     pub(super) total: u64,
-    checksum: bool,
     chunk_bytes: u64,
     pub(super) is_cancelled: AtomicBool,
     progress: Mutex<Progress>,
@@ -91,7 +86,6 @@ impl Operation {
             parts: work.parts,
             places: work.places,
             total,
-            checksum: work.checksum,
             // Two for each thread at least, so that one that came late shortens the end.
             chunk_bytes: (total / (2 * threads as u64)).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX),
             is_cancelled: AtomicBool::new(false),
@@ -128,18 +122,7 @@ impl Operation {
     /// What is left when all chunks are copied.
     fn conclude(&self) -> Result<Moved, Error> {
         self.check_owners()?;
-        let mut checksums = Vec::new();
-        if self.checksum {
-            for part in self.parts.iter() {
-                // SAFETY: who handed the operation in vouched for its local memory until it is told.
-                let sum = unsafe { super::copy::sum(part, &self.is_cancelled) };
-                checksums.push(sum.ok_or(Error::Cancelled)?);
-            }
-        }
-        Ok(Moved {
-            bytes: self.total,
-            checksums,
-        })
+        Ok(Moved { bytes: self.total })
     }
 
     /// Tell who waits.
@@ -173,13 +156,22 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    waiting: VecDeque<(Arc<Operation>, Cursor)>,
+    waiting: VecDeque<Waiting>,
     is_ending: bool,
+}
+
+/// Something else to be done by one of the threads, in its turn.
+pub type Errand = Box<dyn FnOnce() + Send>;
+
+enum Waiting {
+    Copy(Arc<Operation>, Cursor),
+    Errand(Errand),
 }
 
 enum Task {
     Copy(Arc<Operation>, Chunk),
     Finish(Arc<Operation>),
+    Errand(Errand),
 }
 
 impl Pool {
@@ -219,12 +211,21 @@ impl Pool {
         let chunks = operation.total.div_ceil(operation.chunk_bytes).max(1);
         let ticket = Ticket(Arc::clone(&operation));
         let mut state = self.shared.lock();
-        state.waiting.push_back((operation, Cursor::default()));
+        state
+            .waiting
+            .push_back(Waiting::Copy(operation, Cursor::default()));
         drop(state);
         for _ in 0..chunks.min(self.shared.threads as u64) {
             self.shared.is_work.notify_one();
         }
         ticket
+    }
+
+    /// Have one of the threads do this in its turn; at the pool's end it is dropped undone. It should take some milliseconds
+    /// at most: others wait.
+    pub fn run(&self, errand: Errand) {
+        self.shared.lock().waiting.push_back(Waiting::Errand(errand));
+        self.shared.is_work.notify_one();
     }
 }
 
@@ -237,12 +238,11 @@ impl Pool {
 /// # Safety
 ///
 /// The local memory of all parts must be the caller's to read from or to write to.
-pub unsafe fn copy_now(parts: Arc<[Part]>, places: Vec<Place>, checksum: bool) -> Result<Moved, Error> {
+pub unsafe fn copy_now(parts: Arc<[Part]>, places: Vec<Place>) -> Result<Moved, Error> {
     let operation = Operation::new(
         Work {
             parts,
             places,
-            checksum,
             done: Box::new(|_| ()),
         },
         1,
@@ -254,19 +254,6 @@ pub unsafe fn copy_now(parts: Arc<[Part]>, places: Vec<Place>, checksum: bool) -
         unsafe { copier.copy(&operation, &chunk) }?;
     }
     operation.conclude()
-}
-
-/// A sum for each part, of the bytes as they lie here now; none when it was cancelled.
-///
-/// # Safety
-///
-/// The local memory of all parts must be the caller's to read from.
-pub unsafe fn sums(parts: &[Part], is_cancelled: &AtomicBool) -> Option<Vec<u64>> {
-    // SAFETY: the caller vouches for it.
-    parts
-        .iter()
-        .map(|part| unsafe { super::copy::sum(part, is_cancelled) })
-        .collect()
 }
 
 impl Shared {
@@ -281,6 +268,10 @@ impl Shared {
                 return;
             };
             let operation = match task {
+                Task::Errand(errand) => {
+                    errand();
+                    continue;
+                }
                 Task::Finish(operation) => operation,
                 Task::Copy(operation, chunk) => {
                     let result = if chunk.is_first {
@@ -311,9 +302,13 @@ impl Shared {
     fn next_task(&self) -> Option<Task> {
         let mut state = self.lock();
         loop {
-            while let Some((operation, cursor)) = state.waiting.pop_front() {
-                if let Some(task) = state.take(operation, cursor) {
-                    return Some(task);
+            while let Some(waiting) = state.waiting.pop_front() {
+                let task = match waiting {
+                    Waiting::Copy(operation, cursor) => state.take(operation, cursor),
+                    Waiting::Errand(errand) => (!state.is_ending).then_some(Task::Errand(errand)),
+                };
+                if task.is_some() {
+                    return task;
                 }
             }
             if state.is_ending {
@@ -345,7 +340,8 @@ impl State {
         let is_cut = progress.is_cut;
         drop(progress);
         if !is_cut {
-            self.waiting.push_back((Arc::clone(&operation), cursor));
+            self.waiting
+                .push_back(Waiting::Copy(Arc::clone(&operation), cursor));
         }
         Some(Task::Copy(operation, chunk))
     }

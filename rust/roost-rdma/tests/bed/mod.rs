@@ -1,13 +1,18 @@
 //! Engines in one process, and links between them.
-#![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(
+    dead_code,
+    clippy::cast_possible_truncation,
+    reason = "each test file uses its own part, and has its own lints"
+)]
 
+mod lanes;
 mod library;
 
 use std::collections::HashMap;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -31,11 +36,20 @@ pub enum Kind {
     Tcp,
     /// Chunks over several.
     Striped,
+    /// The same in TLS.
+    Tls,
     /// NICs of a stub of libibverbs.
     Nics,
 }
 
-pub const KINDS: [Kind; 5] = [Kind::SameHost, Kind::Unix, Kind::Tcp, Kind::Striped, Kind::Nics];
+pub const KINDS: [Kind; 6] = [
+    Kind::SameHost,
+    Kind::Unix,
+    Kind::Tcp,
+    Kind::Striped,
+    Kind::Tls,
+    Kind::Nics,
+];
 
 /// In the machine of `make test-rdma`, where libibverbs is the real one.
 pub fn on_soft_roce() -> bool {
@@ -52,13 +66,13 @@ impl Kind {
         match self {
             Self::SameHost => Backend::SameHost,
             Self::Nics => Backend::Ibverbs,
-            Self::Unix | Self::Tcp | Self::Striped => Backend::Tcp,
+            Self::Unix | Self::Tcp | Self::Striped | Self::Tls => Backend::Tcp,
         }
     }
 
     fn forced(self) -> Option<Backend> {
         match self {
-            Self::Unix | Self::Tcp | Self::Striped => Some(Backend::Tcp),
+            Self::Unix | Self::Tcp | Self::Striped | Self::Tls => Some(Backend::Tcp),
             Self::Nics => Some(Backend::Ibverbs),
             Self::SameHost => None,
         }
@@ -72,7 +86,7 @@ impl Kind {
                 (vec![one.into()], vec![other.into()])
             }
             Self::Tcp => tcp(1),
-            Self::Striped => tcp(5),
+            Self::Striped | Self::Tls => tcp(5),
         }
     }
 
@@ -81,6 +95,15 @@ impl Kind {
         match self {
             Self::SameHost | Self::Unix | Self::Nics => Box::new(Plain::unix(socket)),
             Self::Tcp | Self::Striped => Box::new(Plain::tcp(socket)),
+            Self::Tls => unreachable!("both ends of it are made at once"),
+        }
+    }
+
+    /// Both ends of a connection.
+    fn ends(self, near: OwnedFd, far: OwnedFd) -> [Box<dyn Lane>; 2] {
+        match self {
+            Self::Tls => lanes::secured(near, far),
+            _ => [self.lane(near), self.lane(far)],
         }
     }
 }
@@ -106,6 +129,10 @@ pub struct Exchange {
     pub sockets: Mutex<Vec<OwnedFd>>,
     pub asked: AtomicU64,
     pub is_silent: AtomicBool,
+    /// The next link changes a byte that its asker reads, after so many; zero: none does.
+    pub asker_flips: AtomicUsize,
+    /// The same of what its owner reads.
+    pub owner_flips: AtomicUsize,
 }
 
 struct Wire(Weak<Exchange>, Peer);
@@ -130,14 +157,13 @@ impl Switch for Wire {
         let (near, far) = exchange.kind.lanes();
         let mut sockets = exchange.sockets.lock().unwrap();
         sockets.extend(near.iter().map(|socket| socket.try_clone().unwrap()));
-        let lanes = |sockets: Vec<OwnedFd>| {
-            sockets
-                .into_iter()
-                .map(|socket| exchange.kind.lane(socket))
-                .collect()
-        };
-        owner.adopt(self.1, Role::Serves, 0, lanes(far));
-        asker.adopt(peer, Role::Asks, 0, lanes(near));
+        let (near, far) = near
+            .into_iter()
+            .zip(far)
+            .map(|(near, far)| exchange.ends(near, far))
+            .unzip();
+        owner.adopt(self.1, Role::Serves, 0, far);
+        asker.adopt(peer, Role::Asks, 0, near);
     }
 }
 
@@ -149,6 +175,8 @@ impl Exchange {
             sockets: Mutex::default(),
             asked: AtomicU64::new(0),
             is_silent: AtomicBool::new(false),
+            asker_flips: AtomicUsize::new(0),
+            owner_flips: AtomicUsize::new(0),
         })
     }
 
@@ -169,6 +197,15 @@ impl Exchange {
         let engine = Engine::start(own, options, wire).unwrap();
         self.engines.lock().unwrap().insert(own.peer, engine.clone());
         Side::new(engine, own.peer)
+    }
+
+    fn ends(&self, near: OwnedFd, far: OwnedFd) -> (Box<dyn Lane>, Box<dyn Lane>) {
+        let flips = [&self.asker_flips, &self.owner_flips].map(|flips| flips.swap(0, Ordering::Relaxed));
+        match flips {
+            [0, 0] => self.kind.ends(near, far).into(),
+            [before, 0] => (Box::new(lanes::Flipping::new(near, before)), self.kind.lane(far)),
+            [_, before] => (self.kind.lane(near), Box::new(lanes::Flipping::new(far, before))),
+        }
     }
 
     pub fn remove(&self, peer: Peer) {

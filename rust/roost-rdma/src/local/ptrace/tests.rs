@@ -84,7 +84,7 @@ fn without_the_calls(mut owner: Forked, there: &Pages, memory: OwnedFd, expected
     let mut here = Pages::new(there.bytes(), 0);
     let move_all = |direction, here: &Pages| {
         // SAFETY: the test's own pages.
-        unsafe { copy_now(whole(direction, here), vec![at(&way, there.address())], false) }
+        unsafe { copy_now(whole(direction, here), vec![at(&way, there.address())]) }
     };
     move_all(Direction::Read, &here).unwrap();
     assert!(here.get().iter().all(|&byte| byte == 7));

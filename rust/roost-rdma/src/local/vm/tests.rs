@@ -9,7 +9,7 @@ use crate::plan::Run;
 /// One operation in this thread, over all of `here`.
 fn move_all(direction: Direction, here: &Pages, there: usize, way: &Arc<Way>) -> Result<(), Error> {
     // SAFETY: the test's own pages.
-    unsafe { copy_now(whole(direction, here), vec![at(way, there)], false) }.map(|_| ())
+    unsafe { copy_now(whole(direction, here), vec![at(way, there)]) }.map(|_| ())
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn more_vectors_than_a_call_takes() {
     });
     let parts = Arc::new([part(Direction::Read, there.bytes() as u64, runs.collect())]);
     // SAFETY: the test's own pages.
-    unsafe { copy_now(parts, vec![at(&owner.way(), there.address())], false) }.unwrap();
+    unsafe { copy_now(parts, vec![at(&owner.way(), there.address())]) }.unwrap();
     for (at, &byte) in here.get().iter().enumerate() {
         let is_covered = at < PIECES * 20 && at % 20 < 13;
         assert_eq!(byte, if is_covered { there.get()[at] } else { 0 }, "byte {at}");
