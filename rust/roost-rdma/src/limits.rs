@@ -23,7 +23,7 @@ pub(crate) const CHUNK_BYTES_MAX: u64 = 512 << 10;
 pub(crate) const CHUNK_PIECES_MAX: usize = 512;
 
 /// Asked for and not yet there, of one connection: the next chunk is known to the owner before the last one has left, also
-/// when the two are some milliseconds apart. It is also what may still arrive in the owner's memory of a write that was given up.
+/// when the two are some milliseconds apart.
 pub(crate) const LANE_WINDOW_BYTES: u64 = 2 << 20;
 
 /// Chunks asked for and not yet there, of one connection. An owner ends the link of who asks for more.
@@ -58,7 +58,8 @@ pub(crate) const LINK_ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// A dropped region's memory is given back after this, whether or not all have answered.
 pub(crate) const REVOKE_WAIT: Duration = Duration::from_secs(1);
 
-/// A write that was given up has this long for what is on its way; then its link is cut.
+/// A write that was given up has this long for what is on its way; then its link is cut, and the owner has as long again to
+/// say that it has no such link any more.
 pub(crate) const SETTLE_WAIT: Duration = Duration::from_secs(1);
 
 /// Queue pairs have this long to be heard by the owner's NICs; then the link goes on without.

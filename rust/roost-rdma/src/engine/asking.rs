@@ -26,15 +26,19 @@ impl Driver {
             keep,
         } = transfer;
         let parts: Arc<[Part]> = parts.into();
+        let number = self.issue();
+        debug_assert!(!self.tokens.contains_key(&token), "a token names one transfer");
+        self.tokens.insert(token, number);
         let deadline = self
             .now
             .checked_add(timeout)
             .unwrap_or(self.now + SETTLE_WAIT * 86_400 * 365);
         let operation = Operation {
+            token,
             version: version.filter(|_| parts.iter().any(|part| part.direction == Direction::Read)),
             checksum,
             keep,
-            deadline: self.timers.set(deadline, Timer::Deadline { token }),
+            deadline: self.timers.set(deadline, Timer::Deadline { token: number }),
             phase: Phase::Lease,
             shares: Operation::shares_of(&parts),
             parts,
@@ -44,16 +48,18 @@ impl Driver {
             pause: LOOK_PAUSE_MIN,
         };
         let shares = operation.shares.len();
-        debug_assert!(
-            !self.operations.contains_key(&token),
-            "a token names one transfer"
-        );
-        self.operations.insert(token, operation);
-        for number in 0..shares {
-            self.await_link((token, number));
+        self.operations.insert(number, operation);
+        for share in 0..shares {
+            self.await_link((number, share));
         }
         if shares == 0 {
-            self.end(token);
+            self.end(number);
+        }
+    }
+
+    pub(super) fn cancel(&mut self, token: u64) {
+        if let Some(number) = self.tokens.get(&token) {
+            self.fail(*number, Error::Cancelled);
         }
     }
 
@@ -308,8 +314,7 @@ impl Driver {
 
     /// Ends a failed transfer that uses nothing any more.
     pub(super) fn end_if_idle(&mut self, token: u64) -> bool {
-        let is_idle = |of: &Operation| of.holds == 0 && of.failure.is_some();
-        if !self.operations.get(&token).is_some_and(is_idle) {
+        if !self.operations.get(&token).is_some_and(Operation::is_over) {
             return false;
         }
         self.end(token);
@@ -321,6 +326,7 @@ impl Driver {
             return;
         };
         self.is_recounted = true;
+        self.tokens.remove(&operation.token);
         self.timers.unset(operation.deadline);
         self.shared.transfers.fetch_sub(1, Ordering::Relaxed);
         let bytes = operation.bytes();
@@ -334,7 +340,7 @@ impl Driver {
             }),
         };
         self.done.push(Completion {
-            token,
+            token: operation.token,
             result,
             keep: operation.keep,
         });

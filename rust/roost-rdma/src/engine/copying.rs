@@ -7,8 +7,9 @@ use super::driver::Driver;
 use super::link::{Asking, Lease, Link, Request, Route, ShareId};
 use super::operation::{Phase, Stage};
 use super::shared::Command;
+use super::timers::Timer;
 use crate::error::Error;
-use crate::limits::INLINE_BYTES_MAX;
+use crate::limits::{INLINE_BYTES_MAX, SETTLE_WAIT};
 use crate::link::{Broken, Message, Status, Trailer};
 use crate::local::pool::copy_now;
 use crate::local::{Moved, Place, Pool, Work};
@@ -461,12 +462,28 @@ impl Driver {
         }
     }
 
-    /// Whose chunks are not answered in time holds the memory of who gave them up: the link goes.
-    pub(super) fn cut_what_does_not_settle(&mut self, token: u64) {
-        let Some(operation) = self.operations.get(&token).filter(|of| of.failure.is_some()) else {
+    /// What a failed transfer has under way has had its time. First its links go, and with the next the owner's word is waited
+    /// for once more that nothing of them is written; an owner that says nothing finds them cut before it writes again.
+    pub(super) fn settle_due(&mut self, token: u64) {
+        if self.cut_what_does_not_settle(token) {
+            self.timers.set(self.now + SETTLE_WAIT, Timer::Settle { token });
             return;
+        }
+        if let Some(operation) = self.operations.get_mut(&token) {
+            for share in &mut operation.shares {
+                share.is_unsettled = false;
+            }
+            self.end_if_idle(token);
+        }
+    }
+
+    /// Whose chunks are not answered in time holds the memory of who gave them up: the link goes.
+    fn cut_what_does_not_settle(&mut self, token: u64) -> bool {
+        let Some(operation) = self.operations.get(&token).filter(|of| of.failure.is_some()) else {
+            return false;
         };
         let links: Vec<u64> = operation.shares.iter().filter_map(|share| share.link).collect();
+        let mut is_cut = false;
         let has_some = |asking: &mut Asking| {
             let is_its = |request: &Request| {
                 matches!(request, Request::Chunk { share, chunk, .. }
@@ -483,8 +500,10 @@ impl Driver {
                 .is_some_and(has_some)
             {
                 self.link_lost(link, &Cut::Unsettled);
+                is_cut = true;
             }
         }
+        is_cut
     }
 }
 

@@ -30,6 +30,14 @@ const EVENTS_MAX: usize = 128;
 /// Lanes of a link in an event's number.
 const LANE_BITS: u32 = 8;
 
+/// What a lane is watched for; others' ends of it come with data that is in front of them.
+const LANE_EVENTS: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::RDHUP);
+
+/// Any of these: the other end is not there any more.
+const CUT_EVENTS: epoll::EventFlags = epoll::EventFlags::RDHUP
+    .union(epoll::EventFlags::HUP)
+    .union(epoll::EventFlags::ERR);
+
 /// What an event is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
@@ -82,7 +90,10 @@ pub(super) struct Driver {
     /// The last number of a link or a request.
     pub(super) issued: u64,
     pub(super) peers: HashMap<Peer, PeerEntry>,
+    /// By the numbers that they were given here: a token may be used again while something of its last transfer is on its way.
     pub(super) operations: HashMap<u64, Operation>,
+    /// Their numbers, by the tokens that they were submitted under.
+    pub(super) tokens: HashMap<u64, u64>,
     /// Started for the first copy that is worth it.
     pub(super) pool: Option<Pool>,
     pub(super) mappings: Mappings,
@@ -114,6 +125,7 @@ pub(super) fn start(shared: Arc<Shared>) -> io::Result<thread::JoinHandle<()>> {
         issued: 0,
         peers: HashMap::new(),
         operations: HashMap::new(),
+        tokens: HashMap::new(),
         pool: None,
         mappings: Mappings::new(),
         nics: Nics::default(),
@@ -132,9 +144,14 @@ pub(super) fn start(shared: Arc<Shared>) -> io::Result<thread::JoinHandle<()>> {
 impl Driver {
     fn run(mut self) {
         loop {
-            let sources = self.wait();
+            let events = self.wait();
             self.now = Instant::now();
-            for source in sources {
+            for (source, is_cut) in &events {
+                if let (Source::Lane { link, .. }, true) = (*source, *is_cut) {
+                    self.asker_gone(link);
+                }
+            }
+            for (source, _) in events {
                 match source {
                     Source::Inbox => {
                         for command in self.shared.commands() {
@@ -178,7 +195,8 @@ impl Driver {
         }
     }
 
-    fn wait(&mut self) -> Vec<Source> {
+    /// What there is to be done; of a connection, whether its other end is gone.
+    fn wait(&mut self) -> Vec<(Source, bool)> {
         let timeout = if self.again.is_empty() {
             self.timers
                 .next()
@@ -197,7 +215,11 @@ impl Driver {
             rustix::buffer::spare_capacity(&mut events),
             timeout.as_ref(),
         );
-        events.iter().map(|event| Source::of(event.data.u64())).collect()
+        let of = |event: &epoll::Event| {
+            let flags = event.flags;
+            (Source::of(event.data.u64()), flags.intersects(CUT_EVENTS))
+        };
+        events.iter().map(of).collect()
     }
 
     pub(super) fn issue(&mut self) -> u64 {
@@ -207,7 +229,23 @@ impl Driver {
 
     pub(super) fn watch(&self, what: &impl AsFd, source: Source) -> io::Result<()> {
         let number = epoll::EventData::new_u64(source.number());
-        Ok(epoll::add(&self.epoll, what, number, epoll::EventFlags::IN)?)
+        let events = match source {
+            Source::Lane { .. } => LANE_EVENTS,
+            _ => epoll::EventFlags::IN,
+        };
+        Ok(epoll::add(&self.epoll, what, number, events)?)
+    }
+
+    /// Who asked has cut the link, perhaps to be sure that nothing of what it has asked for is done any more: what is still in
+    /// the sockets is not looked at.
+    fn asker_gone(&mut self, id: u64) {
+        if self
+            .links
+            .get(&id)
+            .is_some_and(|link| link.role() == super::Role::Serves)
+        {
+            self.link_lost(id, &Cut::Closed);
+        }
     }
 
     /// Nothing of a link wakes the thread any more, and its other end hears of its end, also when a child of this process
@@ -216,6 +254,11 @@ impl Driver {
         for conduit in &link.lanes {
             // A socket that is cut off already is as it should be.
             let _ = epoll::delete(&self.epoll, conduit);
+            let is_asker = link.role() == super::Role::Asks;
+            if is_asker && !conduit.is_unix() {
+                // Reset: what the socket has not sent yet would else still arrive, and be written.
+                let _ = rustix::net::connect_unspec(conduit);
+            }
             let _ = rustix::net::shutdown(conduit, rustix::net::Shutdown::Both);
         }
         if let Side::Asks(asking) = &link.side
@@ -228,7 +271,7 @@ impl Driver {
     fn command(&mut self, command: Command) {
         match command {
             Command::Submit { transfer, token } => self.submit(transfer, token),
-            Command::Cancel { token } => self.fail(token, Error::Cancelled),
+            Command::Cancel { token } => self.cancel(token),
             Command::Updated => self.look_again(),
             Command::Drop { region, token } => self.drop_region(region, token),
             Command::Adopt { peer, role, lanes } => self.adopt(peer, role, lanes),
@@ -254,7 +297,7 @@ impl Driver {
     fn due(&mut self, timer: Timer) {
         match timer {
             Timer::Deadline { token } => self.deadline(token),
-            Timer::Settle { token } => self.cut_what_does_not_settle(token),
+            Timer::Settle { token } => self.settle_due(token),
             Timer::Look { token, share } => self.look_at_stamps((token, share)),
             Timer::Again { token } => self.begin_again(token),
             Timer::Ask { peer } => self.ask(peer),
@@ -343,7 +386,7 @@ impl Driver {
                     epoll::EventFlags::empty()
                 };
                 // The socket is in the set until the link goes; nothing else can be wrong with it.
-                let _ = epoll::modify(&self.epoll, conduit.fd(), number, epoll::EventFlags::IN | out);
+                let _ = epoll::modify(&self.epoll, conduit.fd(), number, LANE_EVENTS | out);
             }
             if conduit.has_buffered() {
                 self.again.push((id, lane));
@@ -375,15 +418,17 @@ impl Driver {
     fn stop(mut self) {
         // Its threads have let go of all memory afterwards.
         self.pool = None;
-        self.links.clear();
-        for (token, operation) in self.operations.drain() {
+        for (_, link) in mem::take(&mut self.links) {
+            self.forget(&link);
+        }
+        for operation in self.operations.into_values() {
             let result = Err(Error::Cancelled);
             self.done.push(Completion {
-                token,
+                token: operation.token,
                 result,
                 keep: operation.keep,
             });
         }
-        self.tell();
+        self.shared.complete(&mut self.done);
     }
 }

@@ -46,6 +46,8 @@ pub(super) enum Stage {
 }
 
 pub(super) struct Operation {
+    /// What its completion is told by.
+    pub(super) token: u64,
     pub(super) parts: Arc<[Part]>,
     pub(super) version: Option<u64>,
     pub(super) checksum: bool,
@@ -81,6 +83,8 @@ pub(super) struct Share {
     pub(super) redo: Vec<Chunk>,
     /// Chunks under way.
     pub(super) outstanding: usize,
+    /// Of writes over a link that is lost, the owner may still write what has reached it.
+    pub(super) is_unsettled: bool,
     /// Threads copy it.
     pub(super) ticket: Option<Ticket>,
     /// The link whose leases they rely on.
@@ -150,6 +154,11 @@ impl Operation {
 
     pub(super) fn bytes(&self) -> u64 {
         self.parts.iter().map(Part::bytes).sum()
+    }
+
+    /// It has failed, and nothing uses its memory or its buffers any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.failure.is_some() && self.holds == 0 && !self.shares.iter().any(|share| share.is_unsettled)
     }
 
     /// Whether every share is ready with the phase.
@@ -224,6 +233,7 @@ impl Share {
             cursor: Cursor::default(),
             redo: Vec::new(),
             outstanding: 0,
+            is_unsettled: false,
             ticket: None,
             copied_over: None,
             again: false,

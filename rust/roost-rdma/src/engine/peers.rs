@@ -78,10 +78,14 @@ impl Driver {
         let Some(operation) = self.operations.get_mut(&token) else {
             return;
         };
+        let is_failed = operation.failure.is_some();
         let of = &mut operation.shares[number];
         of.stage = Stage::Linking;
         of.link = None;
         let (peer, host) = (of.peer, of.host);
+        if is_failed && !of.is_unsettled {
+            return;
+        }
         let entry = self.peers.entry(peer).or_default();
         if let Some(reason) = &entry.dead {
             let error = operation.about(number, Some(0), Error::PeerLost(reason.clone()));
@@ -110,7 +114,7 @@ impl Driver {
         let operations = &self.operations;
         entry
             .waiting
-            .retain(|(token, _)| operations.get(token).is_some_and(|of| of.failure.is_none()));
+            .retain(|(token, _)| operations.get(token).is_some_and(|of| !of.is_over()));
         if entry.asks.is_some() || entry.dead.is_some() || entry.waiting.is_empty() {
             return;
         }
@@ -200,7 +204,13 @@ impl Driver {
             return Err(Broken("a greeting by somebody else").into());
         }
         link.is_greeted = true;
-        let (peer, is_near) = (link.peer, link.is_unix());
+        let (peer, is_near, role) = (link.peer, link.is_unix(), link.role());
+        if role == Role::Asks {
+            self.settled(peer);
+        }
+        let Some(link) = self.links.get_mut(&id) else {
+            return Ok(());
+        };
         match &mut link.side {
             Side::Serves(serving) => {
                 serving.pid = hello.pid;
@@ -245,6 +255,23 @@ impl Driver {
             }
         }
         Ok(())
+    }
+
+    /// The owner has a new link of this process, and so none of those before it, or is no more: what had come over them is
+    /// written or never will be.
+    fn settled(&mut self, peer: Peer) {
+        let mut failed = Vec::new();
+        for (token, operation) in &mut self.operations {
+            for share in operation.shares.iter_mut().filter(|share| share.peer == peer) {
+                share.is_unsettled = false;
+            }
+            if operation.is_over() {
+                failed.push(*token);
+            }
+        }
+        for token in failed {
+            self.end_if_idle(token);
+        }
     }
 
     /// What moves the bytes is known: told once.
@@ -298,6 +325,7 @@ impl Driver {
         entry.waiting.clear();
         let links = [entry.asks.take(), entry.serves.take()];
         lock(&self.shared.backends).remove(&peer);
+        self.settled(peer);
         for (token, share) in self.shares_with(peer) {
             let operation = &self.operations[&token];
             let error = operation.about(share, Some(0), Error::PeerLost(reason.to_owned()));
@@ -339,8 +367,9 @@ impl Driver {
                 if let Some(entry) = self.peers.get_mut(&peer).filter(|entry| entry.asks == Some(id)) {
                     entry.asks = None;
                 }
+                let is_dead = self.peers.get(&peer).is_some_and(|entry| entry.dead.is_some());
                 for request in asking.requests.into_values() {
-                    self.unanswered(request);
+                    self.unanswered(request, !is_dead);
                 }
                 for share in self.shares_over(id) {
                     self.relink(share);
@@ -363,8 +392,8 @@ impl Driver {
         shares
     }
 
-    /// A request over a link that is no more.
-    fn unanswered(&mut self, request: Request) {
+    /// A request over a link that is no more. What of it has reached the owner may still be written there, if that lives.
+    fn unanswered(&mut self, request: Request, lives: bool) {
         let Request::Chunk {
             share: (token, number),
             chunk,
@@ -379,6 +408,7 @@ impl Driver {
         };
         if chunk.direction == Direction::Write {
             operation.holds -= 1;
+            operation.shares[number].is_unsettled |= lives;
         }
         if !is_given_up {
             let share = &mut operation.shares[number];
@@ -392,10 +422,12 @@ impl Driver {
         let Some(operation) = self.operations.get_mut(&token) else {
             return;
         };
-        if operation.failure.is_some() {
-            self.end_if_idle(token);
+        if operation.failure.is_some() && self.end_if_idle(token) {
             return;
         }
+        let Some(operation) = self.operations.get_mut(&token) else {
+            return;
+        };
         if let Some(ticket) = &operation.shares[number].ticket {
             ticket.cancel();
         }

@@ -13,7 +13,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Barrier, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use roost_core::id::{HostId, Incarnation, ProcId};
@@ -24,6 +24,9 @@ use roost_rdma::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub const JOB: u64 = 7;
+
+/// A process that is not there. The engine that asks for it does nothing until somebody comes to the exchange's gate.
+pub const AT_THE_GATE: u64 = 99;
 
 /// How two engines reach each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,6 +132,8 @@ pub struct Exchange {
     pub sockets: Mutex<Vec<OwnedFd>>,
     pub asked: AtomicU64,
     pub is_silent: AtomicBool,
+    /// Where an engine stands that asks for a link to [`AT_THE_GATE`].
+    pub gate: Barrier,
     /// The next link changes a byte that its asker reads, after so many; zero: none does.
     pub asker_flips: AtomicUsize,
     /// The same of what its owner reads.
@@ -142,6 +147,10 @@ impl Switch for Wire {
         let Some(exchange) = self.0.upgrade() else {
             return;
         };
+        if peer.proc == ProcId::new(AT_THE_GATE).unwrap() {
+            exchange.gate.wait();
+            return;
+        }
         exchange.asked.fetch_add(1, Ordering::Relaxed);
         if exchange.is_silent.load(Ordering::Relaxed) {
             return;
@@ -175,6 +184,7 @@ impl Exchange {
             sockets: Mutex::default(),
             asked: AtomicU64::new(0),
             is_silent: AtomicBool::new(false),
+            gate: Barrier::new(2),
             asker_flips: AtomicUsize::new(0),
             owner_flips: AtomicUsize::new(0),
         })
