@@ -25,10 +25,10 @@ demo:  ## replicas train on real text while they are killed again and again; end
 
 test: test-rust test-python  ## all tests: the core with 1,000 simulator seeds, then Python's with real processes
 
-test-rust:  ## the core's tests alone
+test-rust:  ## Rust's tests alone
 	$(SETUP) extension
-	$(SAY) "Rust: the core, its properties, 1,000 simulator seeds"
-	$(RUN) cargo test --package roost-core
+	$(SAY) "Rust: the core, its properties, 1,000 simulator seeds; one-sided memory"
+	$(RUN) cargo test --package roost-core --package roost-rdma
 
 test-python:  ## Python's tests alone; PYTEST='-k name -x' chooses
 	$(SETUP) test dev demo torch extension

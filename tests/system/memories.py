@@ -520,7 +520,8 @@ class Writer(Owner):
             version += 1
             with buffer.update(version=version):
                 array[:] = version % 251
-            time.sleep(0.002)
+            # Long enough for one read on the slowest way: a reader that never finds the memory still is starved, not torn.
+            time.sleep(array.nbytes * 3e-9)
         return version
 
     @endpoint(concurrent=True)
