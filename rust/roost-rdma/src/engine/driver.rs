@@ -309,6 +309,13 @@ impl Driver {
     /// Takes in what has come over a lane.
     pub(super) fn receive(&mut self, id: u64, lane: usize) {
         let mut budget = TURN_BYTES_MAX;
+        if self
+            .links
+            .get(&id)
+            .is_some_and(|link| link.lanes[lane].is_in_chunk() && link.lanes[lane].is_cut())
+        {
+            self.asker_gone(id);
+        }
         loop {
             let Some(link) = self.links.get_mut(&id) else {
                 return;

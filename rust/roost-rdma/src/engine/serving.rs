@@ -160,6 +160,9 @@ impl Driver {
         let link = self.links.get_mut(&id).ok_or(Cut::Closed)?;
         let serving = link.serving().ok_or(Broken("a question to who asks"))?;
         let spans = spans_of(&lock(&self.shared.regions), serving, pieces);
+        if link.lanes[lane].is_cut() {
+            return Err(Cut::Closed);
+        }
         let sink = match spans {
             // SAFETY: a region's memory is kept until it is given back, before which all its sinks are revoked.
             Ok(spans) => unsafe { Sink::new(spans) },

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use super::output::ZEROS;
 use super::{Outgoing, Sink, sys};
 use crate::lane::Lane;
@@ -110,6 +112,21 @@ impl Conduit {
     /// Whether something is there although the socket may be silent.
     pub(crate) fn has_buffered(&self) -> bool {
         self.lane.has_buffered()
+    }
+
+    /// Whether the bytes of a chunk come now.
+    pub(crate) fn is_in_chunk(&self) -> bool {
+        matches!(self.expected, Expected::Chunk { .. })
+    }
+
+    /// Whether the other end has gone, also when there is something left to read.
+    pub(crate) fn is_cut(&self) -> bool {
+        let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        let fd = self.lane.fd();
+        let mut fds = [PollFd::new(&fd, PollFlags::RDHUP)];
+        let at_once = Timespec::default();
+        // Who cannot be asked is read from, and tells then.
+        poll(&mut fds, Some(&at_once)).is_ok() && fds[0].revents().intersects(gone)
     }
 
     /// Whether something waits to be sent.
