@@ -22,7 +22,7 @@
 //! | `telling` | who hears of what |
 //! | `proc` | one proc, in all its incarnations; `recorded` what makes its actors again; `procs` all of them |
 //! | `start`, `launch`, `template` | its start, by a template or cold |
-//! | `connect` | who has a data lane with whom, and what passes through the agent |
+//! | `connect` | who has a data lane with whom, and what passes through the agent; `linking` who reaches whose memory |
 //! | `death`, `stop` | its end, and whether that is mended; `words` say how it was |
 //! | `spare` | procs in reserve, which take the place of a rank that died; `need` how many are wanted |
 
