@@ -1,13 +1,16 @@
 //! One thread a process that serves what others ask of its memory, and drives what it asks of others.
 
 mod asking;
+mod chunks;
 mod copying;
 mod driver;
+mod giving_up;
 mod leasing;
 mod link;
 mod nics;
 mod operation;
 mod peers;
+mod reach;
 mod serving;
 mod shared;
 mod summing;

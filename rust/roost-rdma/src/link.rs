@@ -4,6 +4,7 @@
 //! behind it, over the others, or over the first when it is the only one. Answers come over the connection of their request.
 
 mod bytes;
+mod codec;
 mod message;
 #[cfg(test)]
 mod tests;
