@@ -5,14 +5,15 @@
 //!
 //! - `sys` and `rocm_compat` declare: HIP's types, and all functions under their CUDA names in one table
 //! - `result` calls them and turns codes into errors
-//! - the rest owns: `platform` (which GPUs, from which libraries), `device`, `stream`, `memory`, `virtual_memory`, `module`,
-//!   `export` (what one-sided memory asks)
+//! - the rest owns: `platform` (which GPUs, from which libraries), `device`, `stream`, `memory`, `virtual_memory`,
+//!   `module`, `kernels` (what the build has embedded), `export` (what one-sided memory asks)
 //!
 //! `library` opens shared libraries, `symbols` is how tables of their functions are written, `error` what can go wrong.
 
 pub mod device;
 pub mod error;
 pub mod export;
+pub mod kernels;
 pub mod library;
 pub mod memory;
 pub mod module;
