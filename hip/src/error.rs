@@ -52,6 +52,20 @@ pub enum GpuError {
         /// The memory's length.
         limit: usize,
     },
+    /// The communicator was aborted.
+    #[error("the communicator was aborted: {why}")]
+    Aborted {
+        /// What whoever aborted it said.
+        why: String,
+    },
+    /// It took too long.
+    #[error("{doing} did not end within {after_ms} ms")]
+    TimedOut {
+        /// What was being done.
+        doing: &'static str,
+        /// The bound.
+        after_ms: u128,
+    },
     /// An argument that no call to the library was made with, and why.
     #[error("{what}")]
     Refused {

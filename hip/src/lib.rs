@@ -7,6 +7,7 @@
 //! - `result` calls them and turns codes into errors
 //! - the rest owns: `platform` (which GPUs, from which libraries), `device`, `stream`, `memory`, `virtual_memory`,
 //!   `module`, `kernels` (what the build has embedded), `export` (what one-sided memory asks)
+//! - `rccl`: the same layers for RCCL and NCCL
 //!
 //! `library` opens shared libraries, `symbols` is how tables of their functions are written, `error` what can go wrong.
 
@@ -18,6 +19,7 @@ pub mod library;
 pub mod memory;
 pub mod module;
 pub mod platform;
+pub mod rccl;
 pub mod result;
 pub mod rocm_compat;
 pub mod stream;

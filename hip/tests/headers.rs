@@ -12,6 +12,7 @@
 mod probe;
 
 use probe::{Difference, Headers, Probe};
+use roost_hip::rccl::table;
 use roost_hip::rocm_compat::{Runtime, attribute::Attribute, constant::CONSTANTS, layout::PLACES};
 use roost_hip::symbols::Home;
 
@@ -25,6 +26,12 @@ const NAMED: &[(&str, &str)] = &[
         "cudaPointerGetAttributes",
         "the structure has room for any version's",
     ),
+    (
+        "ncclCommInitRankConfig",
+        "the structure ends with 2.27's members and says so in its size",
+    ),
+    ("ncclCommSplit", "the same"),
+    ("ncclCommShrink", "the same"),
 ];
 
 /// Functions that headers before a version do not have.
@@ -135,6 +142,60 @@ fn cuda_is_declared_as_its_headers_have_it() {
         report(headers, probe.len(), probe.run(headers));
     }
     probe::say_if_none(&found, "CUDA's");
+}
+
+/// The members of a configuration that are known here.
+fn config_places(probe: &mut Probe) {
+    macro_rules! member {
+        ($($name:ident),*) => { $({
+            let offset = std::mem::offset_of!(table::ncclConfig_t, $name);
+            probe.place(concat!("offsetof(ncclConfig_t, ", stringify!($name), ")"), offset, false);
+        })* };
+    }
+    member!(
+        size,
+        magic,
+        version,
+        blocking,
+        cgaClusterSize,
+        minCTAs,
+        maxCTAs,
+        netName,
+        splitShare,
+        trafficClass,
+        commName
+    );
+    member!(collnetEnable, CTAPolicy, shrinkShare, nvlsCTAs);
+}
+
+#[test]
+fn nccl_and_rccl_are_declared_as_their_headers_have_them() {
+    let (nccl, rccl) = (probe::nccl(), probe::rccl());
+    for headers in nccl.iter().chain(&rccl) {
+        let mut probe = Probe::new();
+        let (is_nccl, old) = (headers.name.starts_with("NCCL"), headers.major < 214);
+        for symbol in table::Functions::symbols() {
+            // RCCL 2.13 is the newest whose header is to be had from packages: it has the core and a little more.
+            if !old || table::CORE.contains(&symbol.name) || symbol.name == "ncclAlltoAll" {
+                let name = if is_nccl { symbol.cuda } else { symbol.rocm };
+                probe.function(symbol.name, name.expect("both have it"), &symbol.shape);
+            }
+        }
+        let younger = ["ncclInProgress", "NCCL_CONFIG_UNDEF_INT", "NCCL_SPLIT_NOCOLOR"];
+        for (name, value) in table::CONSTANTS
+            .iter()
+            .filter(|(name, _)| !old || !younger.contains(name))
+        {
+            probe.constant(name, *value);
+        }
+        if !old {
+            probe.constant("NCCL_API_MAGIC", table::NCCL_API_MAGIC.into());
+            config_places(&mut probe);
+        }
+        report(headers, probe.len(), probe.run(headers));
+    }
+    probe::say_if_none(&nccl, "NCCL's");
+    probe::say_if_none(&rccl, "RCCL's");
 }
 
 #[test]

@@ -9,8 +9,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use roost_hip::library::Search;
+use roost_hip::rccl::{Collectives, Options};
 use roost_hip::{Choice, Gpu, GpuError, Platform};
 
 fn root() -> PathBuf {
@@ -65,6 +67,40 @@ fn cudas_runtime_without_a_driver() {
     println!("{error}");
 }
 
+#[test]
+fn nccl_without_a_driver() {
+    let search = Search {
+        folders: wheels("nvidia/nccl/lib"),
+    };
+    if search.folders.is_empty() {
+        println!("skipped: no libnccl here (it comes with torch)");
+        return;
+    }
+    let nccl = Collectives::open(Platform::Cuda, &search).unwrap();
+    assert!(nccl.version() >= 22000, "{}", nccl.version());
+    assert!(
+        nccl.missing_functions().is_empty(),
+        "{:?}",
+        nccl.missing_functions()
+    );
+    let (one, two) = (nccl.unique_id().unwrap(), nccl.unique_id().unwrap());
+    assert_ne!(one, two);
+    for options in [
+        Options::default(),
+        Options {
+            blocking: true,
+            name: Some("test".to_owned()),
+        },
+    ] {
+        let error = nccl
+            .join(&one, 1, 0, &options)
+            .and_then(|comm| comm.settle(Duration::from_secs(20)))
+            .unwrap_err();
+        println!("NCCL {} at {}: {error}", nccl.version(), nccl.library().display());
+        assert!(error.code().is_some(), "{error}");
+    }
+}
+
 /// Debian's libraries want a newer C library than the machine may have, so the test runs itself again under theirs.
 #[test]
 fn hips_runtime_without_a_device() {
@@ -105,4 +141,13 @@ fn under_debians_loader() {
         "{error}"
     );
     println!("{error}");
+
+    let rccl = Collectives::open(Platform::Rocm, &Search::default()).unwrap();
+    println!("RCCL {} lacks {:?}", rccl.version(), rccl.missing_functions());
+    assert!(rccl.unique_id().unwrap() != rccl.unique_id().unwrap());
+    let error = rccl
+        .join(&rccl.unique_id().unwrap(), 1, 0, &Options::default())
+        .unwrap_err();
+    println!("{error}");
+    assert_eq!(error.code(), Some(1), "{error}");
 }

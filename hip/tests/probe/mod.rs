@@ -316,6 +316,58 @@ pub(crate) fn cuda() -> Vec<Headers> {
     versions.collect()
 }
 
+/// NCCL's headers, which include CUDA's; its version counts as 229 for 2.29.
+pub(crate) fn nccl() -> Vec<Headers> {
+    let Some(cuda) = cuda_folders().into_iter().next() else {
+        return Vec::new();
+    };
+    let versions = site_packages()
+        .into_iter()
+        .map(|site| site.join("nvidia/nccl/include"));
+    let there = versions.filter_map(|folder| {
+        let (major, minor) = (
+            define(&folder, "nccl.h", "NCCL_MAJOR")?,
+            define(&folder, "nccl.h", "NCCL_MINOR")?,
+        );
+        let (name, folders) = (format!("NCCL {major}.{minor}"), vec![folder, cuda.clone()]);
+        let prelude = "#include <nccl.h>";
+        Some(Headers {
+            name,
+            major: 100 * major + minor,
+            folders,
+            prelude,
+            integer_addresses: false,
+        })
+    });
+    // The environment's and the fetched one are of one version.
+    there.take(1).collect()
+}
+
+/// RCCL's headers, which include HIP's.
+pub(crate) fn rccl() -> Vec<Headers> {
+    let hip = root().join("target/hip/root/rocm/usr/include");
+    let folders = [
+        root().join("target/hip/rccl/usr/include"),
+        PathBuf::from("/opt/rocm/include"),
+    ];
+    let versions = folders.into_iter().filter_map(|folder| {
+        let (major, minor) = (
+            define(&folder, "rccl/rccl.h", "NCCL_MAJOR")?,
+            define(&folder, "rccl/rccl.h", "NCCL_MINOR")?,
+        );
+        let (name, folders) = (format!("RCCL {major}.{minor}"), vec![folder, hip.clone()]);
+        let prelude = "#define __HIP_PLATFORM_AMD__ 1\n#include <rccl/rccl.h>";
+        Some(Headers {
+            name,
+            major: 100 * major + minor,
+            folders,
+            prelude,
+            integer_addresses: false,
+        })
+    });
+    versions.collect()
+}
+
 pub(crate) fn say_if_none(found: &[Headers], whose: &str) {
     if found.is_empty() {
         println!(
