@@ -45,17 +45,13 @@ impl CodeObject {
     /// What the compiler said of each kernel.
     pub fn resources(&self) -> Vec<Resources> {
         let mut found: Vec<Resources> = Vec::new();
-        for line in self.remarks.lines() {
-            let Some((_, said)) = line.split_once("remark: ") else {
+        for line in self.remarks.lines().filter(|line| line.contains("remark: ")) {
+            // A place in the source stands before or behind the word, as the compiler was called; the end is the same.
+            let said = line.rsplit_once(" [-Rpass").map_or(line, |(said, _)| said);
+            let Some((before, value)) = said.rsplit_once(": ") else {
                 continue;
             };
-            let Some((what, value)) = said
-                .rsplit_once(" [-Rpass")
-                .map_or(said, |(said, _)| said)
-                .split_once(": ")
-            else {
-                continue;
-            };
+            let what = before.rsplit(": ").next().unwrap_or(before);
             let number = || value.trim().parse().unwrap_or(0);
             let Some(last) = found.last_mut() else {
                 found.extend(first(what, value));

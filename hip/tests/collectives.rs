@@ -70,7 +70,10 @@ fn a_death_in_the_middle_releases_every_survivor_and_the_group_is_made_again() {
         "{} kills: survivors raise after {median:.2} ms (median), {p99:.2} ms (99 of 100)",
         rounds()
     );
-    assert!(p99 < 1000.0, "100 ms are promised, on a machine that has time for it");
+    assert!(
+        p99 < 1000.0,
+        "100 ms are promised, on a machine that has time for it"
+    );
 }
 
 #[test]

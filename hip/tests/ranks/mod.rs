@@ -16,6 +16,8 @@ pub(crate) struct Group {
     ranks: Vec<Rank>,
     folder: PathBuf,
     collectives: Collectives,
+    /// Of the shared memory of every group that was begun.
+    names: Vec<String>,
 }
 
 struct Rank {
@@ -69,6 +71,7 @@ impl Group {
             ranks: Vec::new(),
             folder,
             collectives,
+            names: Vec::new(),
         };
         let id = group.new_id();
         for rank in 0..ranks {
@@ -78,8 +81,11 @@ impl Group {
         group
     }
 
-    pub(crate) fn new_id(&self) -> String {
-        hex(&self.collectives.unique_id().unwrap().0)
+    pub(crate) fn new_id(&mut self) -> String {
+        let id = self.collectives.unique_id().unwrap().0;
+        let name: Vec<_> = id[1..].iter().copied().take_while(|byte| *byte != 0).collect();
+        self.names.push(String::from_utf8(name).unwrap());
+        hex(&id)
     }
 
     fn spawn(&self, rank: usize, ranks: usize, does: &str, faults: &str, id: &str) -> Rank {
@@ -136,12 +142,23 @@ impl Group {
         self.ranks[rank].process.wait().unwrap();
     }
 
-    /// Ends all.
+    /// Ends all, and takes away the shared memory that the killed have left: its name is that of the group, and more behind
+    /// it for what was split off.
     pub(crate) fn end(self) {
         for mut rank in self.ranks {
             drop(rank.to);
             let _ = rank.process.kill();
             rank.process.wait().unwrap();
+        }
+        for left in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
+            let file = left.file_name().to_string_lossy().into_owned();
+            if self
+                .names
+                .iter()
+                .any(|name| file == *name || file.starts_with(&format!("{name}.")))
+            {
+                let _ = std::fs::remove_file(left.path());
+            }
         }
     }
 }
