@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use roost_hip::export::Exporter;
+use roost_hip::kernels::objects;
 use roost_hip::library::Search;
 use roost_hip::memory::{Kind, Owner, allocate_host};
 use roost_hip::rocm_compat::attribute::Attribute;
@@ -318,6 +319,22 @@ fn modules(setting: &Setting) {
     let mut back = [0; 24];
     numbers.read(&mut back).unwrap();
     assert_eq!(back, [3, 0, 0, 0].repeat(6)[..]);
+
+    // The embedded kernels are those for the device's architecture, or it is said why there are none.
+    let architecture = device.architecture().unwrap();
+    match device.kernels() {
+        Ok(kernels) => {
+            assert!(objects().iter().any(|object| object.architecture == architecture));
+            kernels.kernel(c"roost_checksum").unwrap();
+        }
+        Err(GpuError::Unavailable { tried, .. }) => {
+            assert!(
+                objects().iter().all(|object| object.architecture != architecture),
+                "{tried:?}"
+            );
+        }
+        Err(error) => panic!("{error}"),
+    }
 }
 
 fn without_a_device(setting: &Setting) {
