@@ -25,7 +25,7 @@ mkdir -p "$FOLDER"/bin "$ROOT"
 mirror() {
     local listed
     # shellcheck disable=SC2016 # apt fills it in
-    listed=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null | grep -E '/debian/?$' | head -n 1)
+    listed=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null | awk '/\/debian\/?$/ && !found { print; found = 1 }')
     [ -n "$listed" ] || fail "this machine's apt has no source that ends in /debian: HIP's compiler comes from there."
     echo "$listed"
 }
@@ -89,7 +89,7 @@ unpack trixie "$FOLDER/rccl" librccl1 librccl-dev libamdhip64-5 librocm-smi64-1 
     libllvm17t64 libnuma1 libdrm2 libdrm-amdgpu1 libelf1t64 libstdc++6 libgcc-s1 libc6 zlib1g libzstd1 libtinfo6 libedit2 \
     libbsd0 libmd0 libxml2 liblzma5 libffi8
 use_own_libraries
-BITCODE=$(dirname "$(find "$ROOT/rocm" -name ocml.bc | head -n 1)")
+BITCODE=$(dirname "$(find "$ROOT/rocm" -name ocml.bc -print -quit)")
 # clang 22 dropped the macro of the wave's width that HIP 6's headers still read: 64 on every gfx9.
 cat >"$FOLDER/bin/hipclang" <<WRAPPER
 #!/bin/sh
