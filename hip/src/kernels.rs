@@ -1,4 +1,9 @@
 //! The kernels' code, which the build has embedded: one object an architecture, and what the compiler said of it.
+//! `launch` starts them; the sum of a range is finished here, so that host and device agree.
+
+mod launch;
+
+pub use launch::{Bucket, Format, Fp8, Kernels, Outer, Piece, Rows};
 
 use crate::device::Device;
 use crate::error::GpuError;
@@ -107,4 +112,28 @@ impl Device {
         // SAFETY: a whole code object, as the compiler wrote it.
         unsafe { self.load(object.image) }
     }
+}
+
+/// What a checksum of a whole is made of the sum over its words: its length counts too.
+pub fn finish_checksum(sum: u64, bytes: u64) -> u64 {
+    mix(sum ^ mix(bytes.wrapping_add(1)))
+}
+
+/// The sum over the words of a range, as checksum.hip has it, by the host. `first` is the number of the range's first word.
+/// Sums of parts are added, wrapping, in any order.
+pub fn checksum_of(memory: &[u8], first: u64) -> u64 {
+    let (words, rest) = memory.as_chunks::<8>();
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    let whole = words.iter().chain((!rest.is_empty()).then_some(&last));
+    let mixed = whole.zip(first..).map(|(word, number)| {
+        mix(u64::from_le_bytes(*word) ^ mix(number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+    });
+    mixed.fold(0, u64::wrapping_add)
+}
+
+fn mix(word: u64) -> u64 {
+    let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
 }

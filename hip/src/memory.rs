@@ -373,6 +373,7 @@ impl Memory {
 pub struct InFlight {
     event: Event,
     _memory: Vec<Memory>,
+    waits: bool,
 }
 
 impl InFlight {
@@ -385,6 +386,7 @@ impl InFlight {
         Ok(Self {
             event,
             _memory: memory,
+            waits: true,
         })
     }
 
@@ -407,10 +409,19 @@ impl InFlight {
     }
 }
 
+impl InFlight {
+    /// Lets go without a wait: other work, later in the same stream, keeps the same memory.
+    pub(crate) fn forget(mut self) {
+        self.waits = false;
+    }
+}
+
 impl Drop for InFlight {
     fn drop(&mut self) {
-        // An error says that the device has failed: it writes no more.
-        let _ = self.event.wait();
+        if self.waits {
+            // An error says that the device has failed: it writes no more.
+            let _ = self.event.wait();
+        }
     }
 }
 

@@ -31,6 +31,20 @@ fn every_kernel_is_there_for_every_architecture_and_none_spills() {
         );
         report(object);
     }
+    // Where nvcc was there too: the same kernels for NVIDIA's cards.
+    for object in objects()
+        .iter()
+        .filter(|object| object.architecture.starts_with("sm_"))
+    {
+        assert_eq!(&object.image[..4], b"\x7fELF");
+        let name = b"roost_quantise_bf16_ocp";
+        assert!(
+            object.image.windows(name.len()).any(|part| part == name),
+            "{}",
+            object.architecture
+        );
+        println!("{}: {} bytes", object.architecture, object.image.len());
+    }
 }
 
 fn report(object: &CodeObject) {
