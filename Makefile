@@ -64,7 +64,7 @@ format:  ## formats Rust and Python in place
 	$(RUN) ruff check --fix
 
 hip:  ## the kernels for AMD's cards: fetches a HIP compiler, then shows sizes and registers; embedded from then on
-	$(SETUP) torch
+	$(SETUP)
 	@scripts/hip-toolchain.sh
 	@scripts/cuda-toolchain.sh
 	$(SAY) "kernels for gfx90a, gfx942, gfx950 and sm_90"
