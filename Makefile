@@ -2,7 +2,7 @@
 # PYTHON=python3.12 chooses the interpreter; everything stays inside this folder.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-python test-rdma check format sim bench bench-peers check-instructions wheel fuzz asan chaos soak clean
+.PHONY: help demo hip test test-rust test-python test-rdma check format sim bench bench-peers check-instructions wheel fuzz asan chaos soak clean
 
 SETUP := @scripts/setup.sh
 RUN := @scripts/run.sh
@@ -25,10 +25,10 @@ demo:  ## replicas train on real text while they are killed again and again; end
 
 test: test-rust test-python  ## all tests: the core with 1,000 simulator seeds, then Python's with real processes
 
-test-rust:  ## Rust's tests alone
+test-rust:  ## the Rust crates' tests alone
 	$(SETUP) extension
-	$(SAY) "Rust: the core, its properties, 1,000 simulator seeds; one-sided memory"
-	$(RUN) cargo test --package roost-core --package roost-rdma
+	$(SAY) "Rust: the core, its properties, 1,000 simulator seeds; one-sided memory; GPUs, on stand-ins for the vendors' libraries"
+	$(RUN) cargo test --package roost-core --package roost-rdma --package roost-hip
 
 test-python:  ## Python's tests alone; PYTEST='-k name -x' chooses
 	$(SETUP) test dev demo torch extension
@@ -71,6 +71,15 @@ format:  ## formats Rust and Python in place
 	$(RUN) cargo fmt --manifest-path fuzz/Cargo.toml
 	$(RUN) ruff format
 	$(RUN) ruff check --fix
+
+hip:  ## the kernels for AMD's cards: fetches a HIP compiler, then shows sizes and registers; embedded from then on
+	$(SETUP)
+	@scripts/hip-toolchain.sh
+	@scripts/cuda-toolchain.sh
+	$(SAY) "kernels for gfx90a, gfx942, gfx950 and sm_90"
+	$(RUN) cargo test --package roost-hip --test objects -- --nocapture
+	$(SAY) "what is declared of HIP and CUDA against their headers"
+	$(RUN) cargo test --package roost-hip --test headers -- --nocapture
 
 sim:  ## simulated runs of the core: one again with SEED=17, many with SEEDS=100000
 	$(SETUP) extension

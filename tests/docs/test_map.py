@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "ARCHITECTURE.md").read_text()
-CRATES = [ROOT / "rust/roost-core/src", ROOT / "rust/roost-py/src"]
+CRATES = [ROOT / "rust/roost-core/src", ROOT / "rust/roost-py/src", ROOT / "hip/src"]
 
 
 def map_of(heading: str) -> str:
