@@ -170,7 +170,7 @@ impl Path {
         self.lanes.iter().map(half).collect()
     }
 
-    /// Connects with the owner's halves and asks each of them for an answer; [`Event::Ready`] or [`Event::Broken`] follows.
+    /// Connects with the owner's halves and asks each of them for an answer; `Event::Ready` or `Event::Broken` follows.
     ///
     /// # Errors
     /// The answer does not fit the offer, or a device refuses it.
