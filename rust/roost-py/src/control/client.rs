@@ -19,7 +19,7 @@ use super::clock::{now_ns, remaining};
 use super::descendants::{self, Target};
 use super::door::Door;
 use super::lane::{Arrived, Lane, LaneError};
-use super::links::LinkDoor;
+use super::links::{self, LinkDoor};
 use super::net::{FarLanes, LaneNews};
 use super::shared::{Command, What};
 use super::socket::{Blocked, IN_FLIGHT_RETRY_NS, room};
@@ -312,19 +312,6 @@ impl Client {
         None
     }
 
-    /// What the engine of one-sided memory is told; gives back what is not for it. Without one nobody has a handle from here.
-    fn link_message(
-        &mut self,
-        message: ToClient,
-        descriptor: Option<OwnedFd>,
-    ) -> Option<(ToClient, Option<OwnedFd>)> {
-        match (&mut self.links, &message) {
-            (Some(links), _) => links.message(message, descriptor),
-            (None, ToClient::Linked { .. } | ToClient::LinkFailed { .. }) => None,
-            (None, _) => Some((message, descriptor)),
-        }
-    }
-
     fn open_far(&mut self, credentials: &Credentials) -> Result<(), String> {
         if self.far.is_none() {
             let far = FarLanes::new(self.own).map_err(|error| error.to_string())?;
@@ -353,7 +340,7 @@ impl Client {
         let Some((message, descriptor)) = self.far_message(message, descriptor) else {
             return;
         };
-        let Some((message, descriptor)) = self.link_message(message, descriptor) else {
+        let Some((message, descriptor)) = links::message(&mut self.links, message, descriptor) else {
             return;
         };
         match (&message, &descriptor) {

@@ -126,7 +126,7 @@ impl LinkDoor {
     }
 
     /// Tell the engine what is for it; gives back what is not.
-    pub(super) fn message(
+    fn message(
         &mut self,
         message: ToClient,
         descriptor: Option<OwnedFd>,
@@ -247,6 +247,19 @@ impl LinkDoor {
     /// Whether something waits; nothing tells when there is room.
     pub(super) fn is_blocked(&self) -> bool {
         !self.waiting.is_empty()
+    }
+}
+
+/// What the engine, where there is one, is told; gives back what is not for it. Without one nobody has a handle from here.
+pub(super) fn message(
+    links: &mut Option<LinkDoor>,
+    message: ToClient,
+    descriptor: Option<OwnedFd>,
+) -> Option<(ToClient, Option<OwnedFd>)> {
+    match (links, &message) {
+        (Some(links), _) => links.message(message, descriptor),
+        (None, ToClient::Linked { .. } | ToClient::LinkFailed { .. }) => None,
+        (None, _) => Some((message, descriptor)),
     }
 }
 

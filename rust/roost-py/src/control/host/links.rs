@@ -1,7 +1,6 @@
 //! This host's part of links to memory.
 
 use std::io;
-use std::os::fd::OwnedFd;
 
 use roost_core::agent::{Input, Life};
 use roost_core::control::ToClient;
@@ -63,19 +62,6 @@ impl Host {
                 };
                 self.inputs.push_back(Input::LinkFailed { asks, serves, reason });
             }
-        }
-    }
-
-    /// What the driver's engine of one-sided memory is told; gives back what is not for it.
-    pub(super) fn link_message(
-        &mut self,
-        message: ToClient,
-        descriptor: Option<OwnedFd>,
-    ) -> Option<(ToClient, Option<OwnedFd>)> {
-        match (&mut self.links, &message) {
-            (Some(links), _) => links.message(message, descriptor),
-            (None, ToClient::Linked { .. } | ToClient::LinkFailed { .. }) => None,
-            (None, _) => Some((message, descriptor)),
         }
     }
 }

@@ -9,7 +9,7 @@ use roost_core::id::{Incarnation, ProcId};
 use rustix::process::pidfd_send_signal;
 
 use super::Host;
-use crate::control::{memory, socket};
+use crate::control::{links, memory, socket};
 
 impl Host {
     pub(super) fn perform(&mut self, output: Output) {
@@ -58,7 +58,8 @@ impl Host {
     pub(super) fn tell(&mut self, to: ProcId, message: &ToClient, descriptor: Option<OwnedFd>) {
         if to == self.config.driver {
             self.driver_hears(message);
-            if let Some((message, descriptor)) = self.link_message(message.clone(), descriptor) {
+            if let Some((message, descriptor)) = links::message(&mut self.links, message.clone(), descriptor)
+            {
                 self.door.push(message, descriptor);
             }
             return;
