@@ -1,0 +1,201 @@
+"""A seeded world around `Quorums`: replicas that train, die and come back, messages that take their time, coordinators that die.
+
+A replica's state is the tuple of all (quorum id, step) that counted, so that two replicas with one state have one history.
+"""
+
+import heapq
+import random
+from itertools import count
+
+from roost.ft.quorum import Ask, Decided, Decision, Ended, Formed, Quorums, Report, Stopped
+
+
+class Member:
+    """One life of one replica: asks, trains, votes, and counts what was decided."""
+
+    def __init__(self, world, replica, life):
+        self.world, self.replica, self.life = world, replica, life
+        self.history = ()
+        self.has_state = False
+        self.quorum = None
+        self.last = None
+        # What it waits for an answer to: an Ask or a vote, sent again to every new coordinator.
+        self.waiting = None
+        self.alive = True
+
+    def ask(self):
+        self.quorum = None
+        idle = len(self.history) >= self.world.steps
+        self.waiting = Ask(len(self.history), self.has_state, digest=str(hash(self.history)), is_idle=idle)
+        self.world.send_up(self)
+
+    def formed(self, quorum):
+        if self.waiting is None or isinstance(self.waiting, Decision):
+            return
+        self.waiting = None
+        self.quorum = quorum
+        source = quorum.source_of(self.replica)
+        ok = True
+        if source is not None:
+            donor = self.world.members.get(source)
+            ok = donor is not None and donor.quorum == quorum and not donor.has_moved_on(quorum)
+            if ok:
+                self.history = donor.history
+        ok = ok and len(self.history) == quorum.step and self.world.random.random() < 0.9
+        self.world.later(self.vote, quorum, ok)
+
+    def has_moved_on(self, quorum):
+        return self.last is not None and (self.last.quorum_id, self.last.step) == (quorum.id, quorum.step)
+
+    def vote(self, quorum, ok):
+        if self.alive:
+            self.waiting = Decision(quorum.id, quorum.step, ok)
+            self.world.send_up(self)
+
+    def decided(self, decision):
+        vote = self.waiting
+        if not isinstance(vote, Decision) or (vote.quorum_id, vote.step) != (decision.quorum_id, decision.step):
+            return
+        self.waiting = None
+        self.last = decision
+        self.world.note(self, decision, vote)
+        if decision.is_yes:
+            self.history += ((decision.quorum_id, decision.step),)
+            self.has_state = True
+        self.world.later(self.ask)
+
+
+class World:
+    def __init__(self, seed, replicas, steps=12, faults=14, min_replicas=1):
+        self.random = random.Random(seed)
+        self.replicas, self.steps, self.min_replicas = replicas, steps, min_replicas
+        self.faults = faults
+        self.time = 0.0
+        self.queue, self.numbers = [], count()
+        self.members, self.lives = {}, [0] * replicas
+        self.epoch, self.machine, self.pending = 0, None, {}
+        self.verdicts, self.quorums = {}, {}
+        self.stopped = self.ended = None
+        self.start_coordinator()
+        for replica in range(replicas):
+            self.start(replica)
+
+    def later(self, what, *args, least=0.0):
+        heapq.heappush(self.queue, (self.time + least + self.random.random(), next(self.numbers), what, args))
+
+    def run(self):
+        for _ in range(self.faults):
+            self.later(self.fault, least=self.random.random() * self.steps * 3)
+        for _ in range(200_000):
+            if not self.queue or self.stopped or (self.ended is not None and not self.pending):
+                return
+            self.time, _, what, args = heapq.heappop(self.queue)
+            what(*args)
+        raise AssertionError("it never ends")
+
+    def fault(self):
+        kind = self.random.choice(["kill", "kill", "coordinator", "both", "donor"])
+        if kind in ("coordinator", "both"):
+            self.start_coordinator()
+        if kind != "coordinator":
+            trained = [one for one in self.members.values() if one.has_state]
+            victims = [one for one in self.members.values() if len(trained) > 1 or not one.has_state]
+            if kind == "donor":
+                victims = [one for one in victims if one.quorum is not None and one.replica in one.quorum.sources]
+            if victims:
+                self.kill(self.random.choice(victims))
+
+    def kill(self, member):
+        member.alive = False
+        del self.members[member.replica]
+        self.pending = {key: one for key, one in self.pending.items() if one[0] is not member}
+        self.later(self.tell_death, self.epoch, member.replica)
+        # No message of the next life overtakes the news of this one.
+        self.later(self.start, member.replica, least=1 + self.random.random() * 4)
+
+    def tell_death(self, epoch, replica):
+        if epoch == self.epoch:
+            self.apply(self.machine.died(replica))
+
+    def start(self, replica):
+        member = self.members[replica] = Member(self, replica, self.lives[replica])
+        self.lives[replica] += 1
+        self.later(member.ask)
+
+    def start_coordinator(self):
+        self.machine, self.pending = Quorums(self.epoch, self.replicas, min_replicas=self.min_replicas), {}
+        self.epoch += 1
+        for replica in range(self.replicas):
+            self.later(self.hear, self.epoch, replica)
+        for member in self.members.values():
+            if member.waiting is not None:
+                self.later(self.arrive, self.epoch, member, member.waiting)
+
+    def hear(self, epoch, replica):
+        if epoch == self.epoch:
+            one = self.members.get(replica)
+            report = None if one is None else Report(one.life, one.has_state, one.last)
+            self.apply(self.machine.heard(replica, 0, report))
+
+    def send_up(self, member):
+        self.later(self.arrive, self.epoch, member, member.waiting)
+
+    def arrive(self, epoch, member, what):
+        if epoch != self.epoch or not member.alive or member.waiting is not what:
+            return
+        self.pending[member.replica] = member, what
+        tell = self.machine.voted if isinstance(what, Decision) else self.machine.asked
+        self.apply(tell(member.replica, member.life, 0, what))
+
+    def apply(self, outputs):
+        for output in outputs:
+            if isinstance(output, Formed):
+                self.formed(output)
+            elif isinstance(output, Stopped):
+                self.stopped = output.reason
+            elif isinstance(output, Ended):
+                self.ended = output.step
+                self.pending = {key: one for key, one in self.pending.items() if isinstance(one[1], Decision)}
+            elif isinstance(output, Decided):
+                decision = output.decision
+                key = self.epoch, decision.quorum_id, decision.step
+                assert self.verdicts.setdefault(key, decision.is_yes) == decision.is_yes, "decided twice"
+        for replica, (member, what) in list(self.pending.items()):
+            if isinstance(what, Decision):
+                verdict = self.machine.decision(what.quorum_id, what.step)
+                if verdict is not None:
+                    del self.pending[replica]
+                    self.answer(member, member.decided, Decision(what.quorum_id, what.step, verdict))
+
+    def answer(self, member, how, what):
+        """An answer on its way is lost with the coordinator, and with the member."""
+        epoch = self.epoch
+
+        def arrive():
+            if epoch == self.epoch and member.alive:
+                how(what)
+
+        self.later(arrive)
+
+    def formed(self, output):
+        quorum = output.quorum
+        made = quorum.members, quorum.lives
+        assert self.quorums.setdefault(quorum.id, made) == made, "an id was used twice"
+        assert len(quorum.members) >= self.min_replicas
+        # Of a member whose death was not told yet there is nothing to answer.
+        asks = {replica: self.pending[replica][1] for replica in quorum.members if replica in self.pending}
+        if any(ask.has_state for ask in asks.values()):
+            assert all(ask.has_state or replica in quorum.healing for replica, ask in asks.items())
+        for replica in asks:
+            member, _ = self.pending.pop(replica)
+            self.answer(member, member.formed, quorum)
+
+    def note(self, member, decision, vote):
+        # What only those knew that are dead by now may be decided otherwise: it is lost with them.
+        for other in self.members.values():
+            if other.last is not None and (other.last.quorum_id, other.last.step) == (
+                decision.quorum_id,
+                decision.step,
+            ):
+                assert other.last == decision, "members were told different things"
+        assert vote.is_yes or not decision.is_yes, "a step counted that a member had voted against"

@@ -1,0 +1,215 @@
+import os
+
+import pytest
+from quorum_world import World
+
+from roost.ft.quorum import Ask, Condemned, Decided, Decision, Ended, Formed, Quorums, Report, Stopped
+
+SEEDS = int(os.environ.get("ROOST_SIM_SEEDS", "60"))
+
+
+def machine(replicas, **kwargs):
+    made = Quorums(0, replicas, **kwargs)
+    for replica in range(replicas):
+        for proc in range(kwargs.get("procs", 1)):
+            made.heard(replica, proc, None)
+    return made
+
+
+def ask(step=0, **kwargs):
+    return Ask(step, has_state=step > 0, **kwargs)
+
+
+def ask_all(quorums, replicas, step, life=0):
+    return [output for replica in replicas for output in quorums.asked(replica, life, 0, ask(step, digest="same"))]
+
+
+def vote_all(quorums, quorum, is_yes=True):
+    outputs = []
+    for replica, life in zip(quorum.members, quorum.lives, strict=True):
+        outputs += quorums.voted(replica, life, 0, Decision(quorum.id, quorum.step, is_yes))
+    return outputs
+
+
+def committed(quorums, replicas, step=0):
+    """The quorum of a step that counted."""
+    formed = ask_all(quorums, replicas, step)[-1]
+    assert isinstance(formed, Formed)
+    assert vote_all(quorums, formed.quorum) == [Decided(Decision(formed.quorum.id, step, is_yes=True))]
+    return formed.quorum
+
+
+def test_a_quorum_keeps_its_id_while_nothing_changes():
+    quorums = machine(2)
+    ids = [committed(quorums, [0, 1], step).id for step in range(3)]
+    assert ids == [1, 1, 1]
+
+
+def test_an_id_has_the_coordinators_epoch():
+    quorums = Quorums(7, 1)
+    quorums.heard(0, 0, None)
+    (formed,) = quorums.asked(0, 0, 0, ask())
+    assert formed.quorum.id == (7 << 32) | 1
+
+
+def test_before_the_first_commit_all_are_waited_for_and_the_first_ones_state_is_everybodys():
+    quorums = machine(3)
+    assert quorums.asked(2, 0, 0, ask(digest="a")) == quorums.asked(1, 0, 0, ask(digest="b")) == []
+    (formed,) = quorums.asked(0, 0, 0, ask(digest="a"))
+    assert (formed.quorum.healing, formed.quorum.sources) == ((1,), (0,))
+
+
+def test_newcomers_are_not_waited_for_and_never_outvote_the_one_that_has_the_state():
+    quorums = machine(3)
+    committed(quorums, [0, 1, 2])
+    quorums.died(1)
+    quorums.died(2)
+    assert quorums.asked(1, 1, 0, ask()) == quorums.asked(2, 1, 0, ask()) == []
+    (formed,) = quorums.asked(0, 0, 0, ask(1))
+    assert formed.quorum.step == 1
+    assert (formed.quorum.members, formed.quorum.healing, formed.quorum.sources) == ((0, 1, 2), (1, 2), (0, 0))
+
+
+def test_survivors_go_on_at_once_without_the_dead():
+    quorums = machine(2)
+    committed(quorums, [0, 1])
+    assert quorums.asked(0, 0, 0, ask(1)) == []
+    formed = quorums.died(1)[-1]
+    assert formed.quorum.members == (0,)
+
+
+def test_a_death_before_its_vote_is_no_and_condemns_the_group():
+    quorums = machine(2)
+    quorum = ask_all(quorums, [0, 1], 0)[-1].quorum
+    quorums.voted(0, 0, 0, Decision(quorum.id, 0, is_yes=True))
+    decided, condemned = quorums.died(1)
+    assert decided == Decided(Decision(quorum.id, 0, is_yes=False))
+    assert isinstance(condemned, Condemned)
+    assert condemned.quorum_id == quorum.id
+    assert quorums.decision(quorum.id, 0) is False
+
+
+def test_a_death_after_its_vote_leaves_the_decision_standing():
+    quorums = machine(2)
+    quorum = ask_all(quorums, [0, 1], 0)[-1].quorum
+    quorums.voted(1, 0, 0, Decision(quorum.id, 0, is_yes=True))
+    assert quorums.died(1) == []
+    assert quorums.voted(0, 0, 0, Decision(quorum.id, 0, is_yes=True)) == [Decided(Decision(quorum.id, 0, is_yes=True))]
+
+
+def test_one_no_is_enough_is_final_and_makes_a_new_group():
+    quorums = machine(2)
+    quorum = ask_all(quorums, [0, 1], 0)[-1].quorum
+    decided, condemned = quorums.voted(0, 0, 0, Decision(quorum.id, 0, is_yes=False))
+    assert not decided.decision.is_yes
+    assert condemned.members == (0, 1)
+    assert quorums.voted(1, 0, 0, Decision(quorum.id, 0, is_yes=True)) == []
+    assert quorums.decision(quorum.id, 0) is False
+    assert ask_all(quorums, [0, 1], 0)[-1].quorum.id == quorum.id + 1
+
+
+def test_stale_votes_change_nothing():
+    quorums = machine(2)
+    first = committed(quorums, [0, 1])
+    formed = ask_all(quorums, [0, 1], 1)[-1]
+    assert quorums.voted(0, 0, 0, Decision(first.id, 0, is_yes=False)) == []
+    assert quorums.voted(0, 1, 0, Decision(formed.quorum.id, 1, is_yes=False)) == []
+    assert quorums.decision(first.id, 0) is True
+    assert quorums.decision(formed.quorum.id, 1) is None
+
+
+def test_a_member_that_asks_instead_of_voting_has_given_the_step_up():
+    quorums = machine(2)
+    quorum = ask_all(quorums, [0, 1], 0)[-1].quorum
+    decided, *_ = quorums.asked(1, 0, 0, ask())
+    assert decided == Decided(Decision(quorum.id, 0, is_yes=False))
+
+
+def test_every_proc_of_a_replica_asks_and_votes():
+    quorums = machine(2, procs=2)
+    for replica, proc in [(0, 0), (0, 1), (1, 1)]:
+        assert quorums.asked(replica, 0, proc, ask(digest="x")) == []
+    (formed,) = quorums.asked(1, 0, 0, ask(digest="x"))
+    quorum = formed.quorum
+    for replica, proc in [(0, 0), (0, 1), (1, 1)]:
+        assert quorums.voted(replica, 0, proc, Decision(quorum.id, 0, is_yes=True)) == []
+    assert quorums.voted(1, 0, 0, Decision(quorum.id, 0, is_yes=True)) != []
+
+
+def test_a_new_coordinator_waits_for_all_and_takes_over_what_one_of_them_was_told():
+    quorums = Quorums(1, 3)
+    old = Decision(1, 4, is_yes=True)
+    assert quorums.heard(1, 0, Report(0, has_state=True)) == []
+    quorums.voted(1, 0, 0, old)
+    assert quorums.decision(1, 4) is None
+    quorums.heard(0, 0, Report(0, has_state=True, last=old))
+    assert quorums.decision(1, 4) is None
+    quorums.died(2)
+    assert quorums.decision(1, 4) is True
+    formed = ask_all(quorums, [0, 1], 5)[-1]
+    assert formed.quorum.id == (1 << 32) | 1
+
+
+def test_a_new_coordinator_says_no_to_what_nobody_was_told():
+    quorums = Quorums(1, 2)
+    for replica in range(2):
+        quorums.heard(replica, 0, Report(0, has_state=True, last=Decision(1, 3, is_yes=True)))
+    assert quorums.decision(1, 4) is False
+
+
+def test_a_run_never_begins_anew_once_a_step_has_counted():
+    quorums = machine(2)
+    committed(quorums, [0, 1])
+    quorums.died(0)
+    (stopped,) = quorums.died(1)[-1:]
+    assert isinstance(stopped, Stopped)
+    assert "trained state" in stopped.reason
+
+
+def test_fewer_than_min_replicas_wait_and_are_an_error_when_no_more_can_come():
+    quorums = machine(3, min_replicas=2)
+    committed(quorums, [0, 1, 2])
+    quorums.died(1)
+    quorums.died(2)
+    assert quorums.asked(0, 0, 0, ask(1)) == []
+    assert isinstance(quorums.asked(2, 1, 0, ask())[-1], Formed)
+    quorums.lost(1)
+    assert isinstance(quorums.lost(2, "is given up")[-1], Stopped)
+
+
+def test_who_never_comes_is_not_waited_for():
+    quorums = machine(2)
+    quorums.asked(0, 0, 0, ask())
+    assert quorums.lost(1)[-1].quorum.members == (0,)
+
+
+def test_all_end_together():
+    quorums = machine(2)
+    committed(quorums, [0, 1])
+    quorums.asked(0, 0, 0, ask(1, is_idle=True))
+    formed = quorums.asked(1, 0, 0, ask(1))[-1]
+    assert formed.quorum.idle == (0,)
+    vote_all(quorums, formed.quorum)
+    quorums.asked(0, 0, 0, ask(2, is_idle=True))
+    assert quorums.asked(1, 0, 0, ask(2, is_idle=True)) == [Ended(2)]
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3, 5, 8])
+def test_every_schedule_keeps_one_history(replicas):
+    for seed in range(SEEDS):
+        try:
+            check(seed, replicas)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed} with {replicas} replicas") from error
+
+
+def check(seed, replicas):
+    world = World(seed, replicas)
+    world.run()
+    assert world.ended is not None or world.stopped, "it stands still"
+    histories = [one.history for one in world.members.values() if one.has_state]
+    longest = max(histories, key=len, default=())
+    assert all(history == longest[: len(history)] for history in histories)
+    assert [step for _, step in longest] == list(range(len(longest)))
+    if world.ended is not None:
+        assert len(longest) == world.steps
