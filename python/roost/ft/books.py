@@ -1,0 +1,146 @@
+"""`Books`: what a job knows of its run, and the `Report` that comes of it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from roost.ft.data import Feed
+from roost.ft.incidents import Incident, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from roost.failure import Failure
+    from roost.ft.coordinator import Member
+    from roost.ft.data import Item
+    from roost.ft.ledger import News, Settlement
+
+__all__ = ["Books", "Report"]
+
+_logger = logging.getLogger("roost.ft")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a run went."""
+
+    steps: int
+    """Inner steps that count."""
+    losses: tuple[float, ...]
+    """Of each step, the mean over the replicas that took part in it."""
+    participants: tuple[int, ...]
+    """How many those were."""
+    incidents: tuple[Incident, ...]
+    """All failures of replicas, in the order in which they were heard of."""
+    skipped: tuple[int, ...]
+    """Positions of the items that were handed out and are in no step that counts, or are not known to be."""
+    lost_steps: int = 0
+    """Inner steps of all replicas that do not count: of those that died, and of syncs that failed."""
+    ended: tuple[int | None, ...] = ()
+    """How many steps each replica ended with; None for those that were given up."""
+
+    def table(self) -> str:
+        """The incidents, a line each."""
+        return table(self.incidents)
+
+
+@dataclass(slots=True)
+class _Step:
+    """What replicas told of one step."""
+
+    losses: list[float] = field(default_factory=list[float])
+
+
+class Books:
+    """Keeps a run's books, on the loop of the job's process.
+
+    Args:
+        data: the items, or None.
+    """
+
+    def __init__(self, data: Iterable[Any] | None) -> None:
+        self._feed: Feed[Any] = Feed(() if data is None else data)
+        self._steps: dict[int, _Step] = {}
+        self._lost_steps = 0
+        self._heard: dict[int, list[float]] = {}
+        self.incidents: list[Incident] = []
+        self.staged_s: list[float] = []
+
+    # ---- told by the ledger
+
+    def take(self, member: Member) -> Item[Any] | None:
+        """The next item for a proc."""
+        return self._feed.take(member.replica, member.life, member.proc)
+
+    def settle(self, member: Member, settlement: Settlement) -> None:
+        """A sync of a replica is over; what its first proc tells is what all of them do."""
+        if member.proc:
+            return
+        self._feed.settle(member.replica, member.life, settlement.counted, settlement.discarded)
+        self._lost_steps += settlement.lost_steps
+        first = settlement.step - len(settlement.losses)
+        for number, loss in enumerate(settlement.losses, first):
+            self._steps.setdefault(number, _Step()).losses.append(loss)
+
+    def tell(self, member: Member, news: News) -> None:
+        """A replica is back."""
+        for incident in reversed(self.incidents):
+            if (incident.replica, incident.life) == (member.replica, member.life):
+                for phase, at in news.times.items():
+                    incident.note(phase, at)
+                incident.source, incident.bytes, incident.checksum = news.source, news.bytes, news.checksum
+                _logger.info("incident: %s", incident.to_json())
+                return
+
+    def heard(self, replica: int, at: float) -> None:
+        """The coordinator heard of a death, before or after the job's process did."""
+        for incident in reversed(self.incidents):
+            if incident.replica == replica:
+                if at >= incident.failed_at and "detected" not in incident.phases:
+                    incident.note("detected", at)
+                    return
+                break
+        self._heard.setdefault(replica, []).append(at)
+
+    def released(self, at: float) -> None:
+        """The members of a group have been freed from it: because of the last failure that was heard of."""
+        for incident in reversed(self.incidents):
+            if incident.failed_at <= at:
+                incident.note("survivors_released", at)
+                return
+
+    def staged(self, seconds: float, nbytes: int) -> None:
+        """A donor has copied its state."""
+        self.staged_s.append(seconds)
+        _logger.info("a donor staged %d bytes in %.3f s", nbytes, seconds)
+
+    # ---- told by the job
+
+    def failed(self, replica: int, procs: tuple[int, ...], failure: Failure, life: int) -> Incident:
+        """A replica failed; its next life has this number."""
+        incident = Incident(replica, procs, failure, life=life)
+        for at in self._heard.pop(replica, []):
+            if at >= incident.failed_at:
+                incident.note("detected", at)
+        self.incidents.append(incident)
+        # One of its items was only waiting for its turn.
+        incident.lost_steps = max(0, self._feed.end_life(replica) - 1)
+        self._lost_steps += incident.lost_steps
+        _logger.warning("replica %d failed: %s", replica, failure.summary)
+        return incident
+
+    def report(self, ended: tuple[int | None, ...]) -> Report:
+        """How the run went."""
+        numbers = sorted(self._steps)
+        losses = [self._steps[number].losses for number in numbers]
+        return Report(
+            steps=max((one for one in ended if one is not None), default=0),
+            losses=tuple(sum(one) / len(one) for one in losses),
+            participants=tuple(len(one) for one in losses),
+            incidents=tuple(self.incidents),
+            skipped=tuple(sorted(self._feed.skipped)),
+            lost_steps=self._lost_steps,
+            ended=ended,
+        )

@@ -1,0 +1,85 @@
+"""`Companion`: the second actor of each trainer's proc. It answers on the loop while the training loop holds the trainer."""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from roost.actor import Actor
+from roost.context import context
+from roost.endpoint import endpoint
+from roost.ft.seat import take_seat
+
+if TYPE_CHECKING:
+    from roost.ft.quorum import Report
+    from roost.ft.timeouts import Timeouts
+
+__all__ = ["ALL_BEFORE", "Companion", "end_process"]
+
+ALL_BEFORE = -1
+"""In place of a quorum's id: whatever group there is."""
+
+
+class Companion(Actor):
+    """What the coordinator talks to in a trainer's proc.
+
+    Args:
+        timeouts: the job's.
+    """
+
+    def __init__(self, timeouts: Timeouts) -> None:
+        point = context().point
+        self._seat = take_seat(point["replicas"], point["procs"])
+        self._timeouts = timeouts
+        self._watching: asyncio.Task[None] | None = None
+
+    async def __start__(self) -> None:
+        self._watching = asyncio.create_task(self._watch_training())
+
+    async def __cleanup__(self, exc: BaseException | None) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+
+    async def __healthy__(self) -> bool:
+        return True
+
+    @endpoint(concurrent=True)
+    async def report(self) -> Report | None:
+        """What this proc knows, for a coordinator that knows nothing."""
+        return self._seat.report()
+
+    @endpoint(concurrent=True)
+    async def outlive(self) -> None:
+        """Never answer: who calls hears at once when this proc ends."""
+        await asyncio.get_running_loop().create_future()
+
+    @endpoint(concurrent=True)
+    async def abort(self, quorum_id: int, reason: str) -> float:
+        """End what this proc's group is doing; the time when it was ended."""
+        group = self._seat.group
+        if group is not None and quorum_id in (ALL_BEFORE, group.quorum_id):
+            group.abort(reason)
+        return time.time()
+
+    async def _watch_training(self) -> None:
+        """End this process when its training thread stands still: only its end frees what the thread holds."""
+        progress = self._seat.progress
+        while True:
+            await asyncio.sleep(self._timeouts.look_s)
+            overdue = progress.overdue()
+            if overdue is not None:
+                end_process(f"training stands still in {overdue!r}, for more than it is allowed")
+
+
+def end_process(reason: str) -> None:
+    """End this process as a hang is ended, and let its last words say where every thread is."""
+    stderr = sys.__stderr__ or sys.stderr
+    stderr.write(f"roost.ft ends this process: {reason}\n")
+    stderr.flush()
+    faulthandler.dump_traceback(stderr, all_threads=True)
+    os.kill(os.getpid(), signal.SIGKILL)

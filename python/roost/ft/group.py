@@ -1,0 +1,183 @@
+"""`GlooGroup`: the process group of one quorum, made anew for each and aborted the moment that a member's death is known."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from datetime import timedelta
+from typing import Any, Protocol
+
+from roost.errors import CollectiveError
+from roost.ft import libraries
+from roost.ft.sockets import Connection, connections_since, listening_since, shut, sockets_now
+
+__all__ = ["GlooGroup", "Group", "Pending"]
+
+
+class Pending(Protocol):
+    """A collective that was begun."""
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until it is done; raises what went wrong."""
+        ...
+
+
+class Group(Protocol):
+    """What a `Manager` needs of a process group."""
+
+    @property
+    def quorum_id(self) -> int:
+        """The quorum that it is for; -1 before the first."""
+        ...
+
+    def configure(self, store: str, quorum_id: int, rank: int, world: int) -> None:
+        """Make the group of a quorum."""
+        ...
+
+    def abort(self, reason: str) -> None:
+        """End what it is doing."""
+        ...
+
+    def allreduce(self, tensor: Any) -> Pending:
+        """Begin to sum a tensor over the members, in place."""
+        ...
+
+    def close(self) -> None:
+        """Let it go."""
+        ...
+
+
+class GlooGroup:
+    """A gloo group that can be aborted from another thread.
+
+    `configure`, `allreduce` and `close` belong to the training thread, `abort` to any.
+
+    Args:
+        address: the numeric address that this process listens on and is reached by; nothing is looked up.
+        timeout_s: how long making a group may take.
+    """
+
+    def __init__(self, address: str, timeout_s: float) -> None:
+        self._address = address
+        self._timeout = timedelta(seconds=timeout_s)
+        self._lock = threading.Lock()
+        self._group: Any = None
+        self._quorum_id = -1
+        # Of the group as it is; taken away before the library closes them.
+        self._connections: tuple[Connection, ...] = ()
+        # While a group is made: what was open before, and where it listens.
+        self._making: tuple[dict[int, str], int] | None = None
+        self._aborted: str | None = None
+
+    @property
+    def quorum_id(self) -> int:
+        """The quorum that the group is for; -1 before the first."""
+        return self._quorum_id
+
+    @property
+    def aborted(self) -> str | None:
+        """Why it was aborted, if it was."""
+        return self._aborted
+
+    def configure(self, store: str, quorum_id: int, rank: int, world: int) -> None:
+        """Make the group of a quorum, in place of the one before.
+
+        Args:
+            store: "host:port" of the quorum's own store.
+            quorum_id: the quorum.
+            rank: this member's place.
+            world: how many members there are.
+
+        Raises:
+            CollectiveError: the group could not be made, or was aborted meanwhile.
+        """
+        self.close()
+        with self._lock:
+            self._quorum_id, self._aborted = quorum_id, None
+        if world == 1:
+            return
+        try:
+            self._make(store, rank, world)
+        except (RuntimeError, OSError) as error:
+            why = self.aborted or str(error)
+            self.abort(why)
+            raise CollectiveError(
+                f"making the group of quorum {quorum_id} with {world} members failed: {why}"
+            ) from error
+        finally:
+            self._making = None
+        if self._aborted is not None:
+            raise CollectiveError(f"the group of quorum {quorum_id} was aborted: {self._aborted}")
+
+    def _make(self, store: str, rank: int, world: int) -> None:
+        dist = libraries.distributed()
+
+        host, _, port = store.rpartition(":")
+        # torch goes on dialling a store that is gone for its whole time-out; this asks once.
+        socket.create_connection((host, int(port)), self._timeout.total_seconds()).close()
+        before = sockets_now()
+        device = dist.ProcessGroupGloo.create_device(hostname=self._address)
+        own_port = listening_since(before)
+        with self._lock:
+            self._making = before, own_port
+        client = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=self._timeout)
+        client.set(f"port/{rank}", str(own_port))
+        options = dist.ProcessGroupGloo._Options()
+        options._timeout = self._timeout
+        options._devices = [device]
+        group = dist.ProcessGroupGloo(dist.PrefixStore("gloo", client), rank, world, options)
+        ports = frozenset(int(client.get(f"port/{other}")) for other in range(world) if other != rank)
+        with self._lock:
+            self._group = group
+            self._connections = connections_since(before, own_port, ports)
+            if self._aborted is not None:
+                shut(self._connections)
+
+    def abort(self, reason: str) -> None:
+        """End what the group is doing: whoever waits in it gets an error within milliseconds. Again and again is fine."""
+        with self._lock:
+            if self._aborted is not None:
+                return
+            self._aborted = reason
+            if self._making is not None:
+                before, own_port = self._making
+                shut(connections_since(before, own_port, None))
+            shut(self._connections)
+
+    def allreduce(self, tensor: Any) -> Pending:
+        """Begin to sum a tensor over the members, in place.
+
+        Raises:
+            CollectiveError: the group was aborted.
+        """
+        if self._aborted is not None:
+            raise CollectiveError(f"the group of quorum {self._quorum_id} was aborted: {self._aborted}")
+        if self._group is None:
+            return _Done()
+        return _Waiting(self, self._group.allreduce([tensor]))
+
+    def close(self) -> None:
+        """Let the group go."""
+        with self._lock:
+            group, self._group, self._connections = self._group, None, ()
+        # Outside the lock: it waits for the library's threads.
+        del group
+
+
+class _Done:
+    def wait(self, timeout_s: float) -> None:
+        """There is nobody to wait for."""
+
+
+class _Waiting:
+    def __init__(self, group: GlooGroup, work: Any) -> None:
+        self._group = group
+        self._work = work
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait for the members."""
+        try:
+            self._work.wait(timedelta(seconds=timeout_s))
+        except RuntimeError as error:
+            why = self._group.aborted or str(error)
+            raise CollectiveError(f"a collective of quorum {self._group.quorum_id} failed: {why}") from error

@@ -1,0 +1,111 @@
+"""`Ledger`: the actor in the job's own process that hands data out and is told what happened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from roost.actor import Actor
+from roost.endpoint import endpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from roost.ft.books import Books
+    from roost.ft.coordinator import Member
+    from roost.ft.data import Item
+
+__all__ = ["Ledger", "News", "Settlement", "books_of", "forget_books", "keep_books"]
+
+_books: dict[int, Books] = {}
+
+
+def keep_books(books: Books) -> int:
+    """Have a ledger's books found by it: what pickles them would copy them."""
+    _books[id(books)] = books
+    return id(books)
+
+
+def forget_books(number: int) -> None:
+    """The job is over."""
+    _books.pop(number, None)
+
+
+def books_of(number: int) -> Books:
+    """The books of a job of this process."""
+    return _books[number]
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What one proc tells of the end of a sync."""
+
+    step: int
+    """Committed inner steps by now."""
+    is_yes: bool
+    participants: int
+    losses: tuple[float, ...] = ()
+    """Of the inner steps that count now, the last of which is `step`."""
+    counted: tuple[int, ...] = ()
+    """Positions of items that were learnt from."""
+    discarded: tuple[int, ...] = ()
+    """Positions of items that were in vain."""
+    lost_steps: int = 0
+    at: float = 0.0
+    """When it was decided, in seconds since the epoch."""
+
+
+@dataclass(slots=True)
+class News:
+    """What a restarted replica has to tell of its way back: phases, by the clock."""
+
+    times: dict[str, float] = field(default_factory=dict[str, float])
+    source: int | None = None
+    bytes: int = 0
+    checksum: str = ""
+
+
+class Ledger(Actor):
+    """The driver's end.
+
+    Args:
+        number: the job's books.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._books = books_of(number)
+
+    @endpoint(concurrent=True)
+    async def take(self, member: Member) -> Item[Any] | None:
+        """The next item for a proc; None when there is none."""
+        return self._books.take(member)
+
+    @endpoint(concurrent=True)
+    async def settle(self, member: Member, settlement: Settlement) -> None:
+        """A sync is over."""
+        self._books.settle(member, settlement)
+
+    @endpoint(concurrent=True)
+    async def tell(self, member: Member, news: News) -> None:
+        """A replica is on its way back."""
+        self._books.tell(member, news)
+
+    @endpoint(concurrent=True)
+    async def heard(self, replica: int, at: float) -> None:
+        """The coordinator heard of a death."""
+        self._books.heard(replica, at)
+
+    @endpoint(concurrent=True)
+    async def released(self, at: float) -> None:
+        """All members of a group have been freed from it."""
+        self._books.released(at)
+
+    @endpoint(concurrent=True)
+    async def staged(self, seconds: float, nbytes: int) -> None:
+        """A donor has copied its state for newcomers."""
+        self._books.staged(seconds, nbytes)
+
+
+def positions(items: Sequence[Item[Any]]) -> tuple[int, ...]:
+    """The positions of items."""
+    return tuple(item.position for item in items)

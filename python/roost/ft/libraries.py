@@ -1,0 +1,61 @@
+"""torch and torchft, as far as they are installed: `import roost` needs neither, and type checkers do not look for them."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from roost.errors import Unavailable
+
+__all__ = ["TORCHFT", "check_torch", "check_torchft", "distributed", "local_sgd", "torch"]
+
+TORCHFT = "0.2"
+"""The versions of torchft whose classes are known to take our manager for theirs."""
+
+
+def torch() -> Any:
+    """The module."""
+    return import_module("torch")
+
+
+def distributed() -> Any:
+    """`torch.distributed`."""
+    return import_module("torch.distributed")
+
+
+def local_sgd() -> Any:
+    """`torchft.local_sgd`, which brings LocalSGD and DiLoCo."""
+    # Its Rust half logs to stderr at the first import.
+    os.environ.setdefault("RUST_LOG", "warn")
+    return import_module("torchft.local_sgd")
+
+
+def check_torch() -> None:
+    """Refuse to begin without torch.
+
+    Raises:
+        Unavailable: it is not installed.
+    """
+    _version_of("torch", "torch")
+
+
+def check_torchft() -> None:
+    """Refuse to begin without a torchft that is known.
+
+    Raises:
+        Unavailable: it is not installed, or of another version.
+    """
+    found = _version_of("torchft", "torchft==0.2.0")
+    if found.split(".")[:2] != TORCHFT.split("."):
+        raise Unavailable(
+            f"LocalSGD and DiLoCo come from torchft {TORCHFT}, and {found} is installed: pip install torchft==0.2.0"
+        )
+
+
+def _version_of(name: str, wanted: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        raise Unavailable(f"roost.ft needs {name}, which is not installed here: pip install {wanted}") from None

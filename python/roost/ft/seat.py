@@ -1,0 +1,89 @@
+"""`Seat`: what the two actors of a trainer's proc share. The training thread writes, the companion on the loop reads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from roost.ft.group import Group
+    from roost.ft.quorum import Decision, Report
+
+__all__ = ["Progress", "Seat", "seat_here", "take_seat"]
+
+
+class Progress:
+    """Whether a training thread gets on: it says what it does, and until when that should be done."""
+
+    def __init__(self) -> None:
+        self._now: tuple[str, float | None] = "starting", None
+
+    def mark(self, what: str, limit_s: float | None) -> None:
+        """It begins something; None for what may take as long as it takes, because others decide that."""
+        self._now = what, None if limit_s is None else time.monotonic() + limit_s
+
+    def overdue(self) -> str | None:
+        """What should have been done by now."""
+        what, until = self._now
+        return what if until is not None and time.monotonic() > until else None
+
+    @property
+    def what(self) -> str:
+        """What it does."""
+        return self._now[0]
+
+
+class Seat:
+    """One proc of one replica.
+
+    Args:
+        replica: the replica.
+        proc: which of its procs.
+    """
+
+    def __init__(self, replica: int, proc: int) -> None:
+        self.replica = replica
+        self.proc = proc
+        self.born_at = time.time()
+        self.progress = Progress()
+        self._lock = threading.Lock()
+        self._life = -1
+        self._has_state = False
+        self._last: Decision | None = None
+        self.group: Group | None = None
+        self.shared: Any = None
+        """What peers may take: the state that is staged for them."""
+
+    def begin(self, life: int, group: Group) -> None:
+        """The training of a life begins."""
+        with self._lock:
+            self._life, self._has_state, self._last, self.group = life, False, None, group
+
+    def know(self, *, has_state: bool, last: Decision | None) -> None:
+        """What a new coordinator is told."""
+        with self._lock:
+            self._has_state, self._last = has_state, last or self._last
+
+    def report(self) -> Report | None:
+        """What this proc knows; None before it trains."""
+        from roost.ft.quorum import Report
+
+        with self._lock:
+            return None if self._life < 0 else Report(self._life, self._has_state, self._last)
+
+
+_here: Seat | None = None
+
+
+def take_seat(replica: int, proc: int) -> Seat:
+    """The companion makes the proc's seat."""
+    global _here  # noqa: PLW0603 - a proc has one, and its two actors have nothing else in common
+    _here = Seat(replica, proc)
+    return _here
+
+
+def seat_here() -> Seat:
+    """The proc's seat."""
+    assert _here is not None, "the companion is spawned before the trainer"
+    return _here

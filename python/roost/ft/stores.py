@@ -1,0 +1,50 @@
+"""`Stores`: where the members of a quorum find each other. In a proc of its own, since a store ends with its process."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from roost.actor import Actor
+from roost.endpoint import endpoint
+from roost.ft import libraries
+
+__all__ = ["Stores"]
+
+
+class Stores(Actor):
+    """One store server for each key, ended when it is of no more use; whoever waits in it then gets an error at once.
+
+    Args:
+        address: the numeric address that the servers listen on.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._open: dict[str, tuple[Any, str]] = {}
+
+    @endpoint(concurrent=True)
+    async def open(self, key: str) -> str:
+        """The "host:port" of a key's store; it is made when there is none."""
+        known = self._open.get(key)
+        if known is None:
+            known = self._open[key] = self._make()
+        return known[1]
+
+    @endpoint(concurrent=True)
+    async def end(self, key: str) -> None:
+        """End a key's store, if there is one."""
+        self._open.pop(key, None)
+
+    def _make(self) -> tuple[Any, str]:
+        dist = libraries.distributed()
+
+        # Left to itself torch listens on every address of the host.
+        listening = socket.create_server(
+            (self._address, 0), family=socket.AF_INET6 if ":" in self._address else socket.AF_INET
+        )
+        port = listening.getsockname()[1]
+        server = dist.TCPStore(
+            self._address, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
+        )
+        return server, f"{self._address}:{port}"

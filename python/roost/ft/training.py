@@ -1,0 +1,188 @@
+"""`Training`: one life of a trainer, on its thread, from the build to the end that all reach together."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from roost.errors import RoostError
+from roost.ft import libraries
+from roost.ft.companion import end_process
+from roost.ft.coordinator import Member
+from roost.ft.group import GlooGroup
+from roost.ft.ledger import Settlement
+from roost.ft.linked import CoordinatorLink
+from roost.ft.loops import loop_for
+from roost.ft.manager import Manager, TrainingOver
+from roost.ft.seat import seat_here
+from roost.ft.state import StateTransfer
+from roost.ft.sync import EveryStep
+
+if TYPE_CHECKING:
+    from roost.ft.companion import Companion
+    from roost.ft.coordinator import Coordinator
+    from roost.ft.data import Item
+    from roost.ft.ledger import Ledger
+    from roost.ft.sync import Sync
+    from roost.ft.timeouts import Timeouts
+    from roost.ft.trainer import Trainer
+    from roost.reply import Reply
+
+__all__ = ["Plan", "Training"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What every trainer of a job is told."""
+
+    coordinator: Coordinator
+    companions: Companion
+    ledger: Ledger
+    sync: Sync
+    timeouts: Timeouts
+    address: str
+    steps: int | None
+    has_data: bool
+
+
+class Training:
+    """Trains in one life of a proc.
+
+    Args:
+        trainer: the user's.
+        plan: the job's.
+        life: which life of the replica this is.
+    """
+
+    def __init__(self, trainer: Trainer[Any], plan: Plan, life: int) -> None:
+        seat = seat_here()
+        self._trainer = trainer
+        self._plan = plan
+        self._member = Member(seat.replica, seat.proc, life)
+        self._link = CoordinatorLink(seat, self._member, plan.coordinator, plan.ledger)
+        self._link.news.times["process_up"] = seat.born_at
+        self._link.mark("building", plan.timeouts.first_step_s)
+        libraries.torch()
+        libraries.distributed()
+        if not isinstance(plan.sync, EveryStep):
+            libraries.local_sgd()
+        self._link.reached("libraries_imported")
+        group = GlooGroup(plan.address, plan.timeouts.group_s)
+        transfer = StateTransfer(self._member, seat, plan.companions, plan.ledger, self._link.news)
+        seat.begin(life, group)
+        self._manager = Manager(
+            self._link, group, transfer, plan.timeouts, counts_healed=isinstance(plan.sync, EveryStep)
+        )
+        self._manager.decided = self._decided
+        trainer.model, trainer.optimizer = trainer.build()
+        self._manager.register_state_dict_fn("trainer", trainer.load_state_dict, trainer.state_dict)
+        self._manager.register_state_dict_fn("inner", self._load_inner, self._inner)
+        self.loop = loop_for(plan.sync, self._manager, trainer.model, trainer.optimizer)
+        # Inner steps that count, and those since the last sync with their items and losses.
+        self._base = 0
+        self._items: list[int] = []
+        self._losses: list[float] = []
+        self._verdicts: list[tuple[bool, int]] = []
+        self._is_first = True
+        self._next_item: Reply[Item[Any] | None] | None = None
+
+    def run(self) -> int:
+        """Train to the end; how many steps count.
+
+        Raises:
+            RoostError: training cannot go on.
+        """
+        try:
+            self._train()
+        except TrainingOver as over:
+            self._link.mark("at the end", None)
+            self._manager.shutdown()
+            if over.end.error is not None:
+                raise RoostError(over.end.error) from None
+            return self._base
+        except BaseException:  # noqa: BLE001 - what the user's code raises ends the process, as any failure of a replica does
+            traceback.print_exc(file=sys.stderr)
+            end_process("its step raised (see above)")
+        raise AssertionError("training ends by its end")
+
+    def _train(self) -> None:
+        loop = self.loop
+        loop.join()
+        self._settle()
+        while True:
+            found, item = self._take()
+            if not found:
+                break
+            loop.step(lambda item=item: self._inner_step(item))  # type: ignore[misc]
+            self._settle()
+        loop.drain()
+        self._settle()
+        self._manager.is_idle = True
+        while True:
+            loop.idle()
+            self._settle()
+
+    def _take(self) -> tuple[bool, Item[Any] | None]:
+        """Whether there is another step, and what to learn from in it."""
+        plan = self._plan
+        if plan.steps is not None and self._base + self.loop.local() >= plan.steps:
+            return False, None
+        if not plan.has_data:
+            return True, None
+        asked = self._next_item or plan.ledger.take.call_one(self._member)
+        self._link.mark("waiting for data", None)
+        item = asked.result()
+        # One ahead, so that a step does not wait for it.
+        self._next_item = plan.ledger.take.call_one(self._member)
+        return item is not None, item
+
+    def _inner_step(self, item: Item[Any] | None) -> None:
+        timeouts = self._plan.timeouts
+        number = self._base + self.loop.local()
+        self._link.mark(f"step {number}", timeouts.first_step_s if self._is_first else timeouts.step_s)
+        loss = self._trainer.step(number, None if item is None else item.value)
+        self._is_first = False
+        self._losses.append(float(loss))
+        if item is not None:
+            self._items.append(item.position)
+
+    def _decided(self, is_yes: bool) -> None:
+        """A sync is decided; the step that it is part of is not over yet."""
+        self._verdicts.append((is_yes, self.loop.local()))
+        if is_yes or self.loop.keeps_on_no:
+            self._base += self.loop.local()
+
+    def _settle(self) -> None:
+        """Tell of what was decided since, now that losses are known."""
+        for is_yes, steps in self._verdicts:
+            keeps = is_yes or self.loop.keeps_on_no
+            if is_yes or not keeps:
+                self._tell(is_yes=is_yes, steps=steps)
+        self._verdicts.clear()
+
+    def _tell(self, *, is_yes: bool, steps: int) -> None:
+        items, losses = tuple(self._items), tuple(self._losses)
+        self._items.clear()
+        self._losses.clear()
+        self._plan.ledger.settle.broadcast(
+            self._member,
+            Settlement(
+                step=self._base,
+                is_yes=is_yes,
+                participants=self._manager.num_participants(),
+                losses=losses if is_yes else (),
+                counted=items if is_yes else (),
+                discarded=() if is_yes else items,
+                lost_steps=0 if is_yes else steps,
+                at=time.time(),
+            ),
+        )
+
+    def _inner(self) -> int:
+        return self._base + (0 if isinstance(self._plan.sync, EveryStep) else self.loop.local())
+
+    def _load_inner(self, inner: int) -> None:
+        self._base = inner

@@ -1,0 +1,237 @@
+import threading
+
+import pytest
+from members import Members, sum_group
+
+torch = pytest.importorskip("torch")
+local_sgd = pytest.importorskip("torchft.local_sgd")
+
+from roost.ft.loops import loop_for  # noqa: E402
+from roost.ft.sync import DiLoCo, EveryStep  # noqa: E402
+
+# What torchft's classes call, found with a recorder and by reading; the manager has to have it, and nothing else is called.
+SURFACE = {
+    "DiLoCo": {
+        "_use_async_quorum", "register_state_dict_fn", "disallow_state_dict_read", "allow_state_dict_read",
+        "start_quorum", "current_step", "allreduce", "should_commit",
+    },
+    "LocalSGD": {"disallow_state_dict_read", "allow_state_dict_read", "start_quorum", "allreduce", "should_commit"},
+    "OptimizerWrapper": {"start_quorum", "should_commit"},
+    "DistributedDataParallel": {"allreduce"},
+    "ManagedProcessGroup": {"_pg", "allreduce", "num_participants"},
+}  # fmt: skip
+
+
+class Recorder:
+    """Stands before a manager, and notes what is asked of it."""
+
+    def __init__(self, manager):
+        object.__setattr__(self, "manager", manager)
+        object.__setattr__(self, "asked", set())
+
+    def __getattr__(self, name):
+        self.asked.add(name)
+        return getattr(self.manager, name)
+
+
+def net(width=4):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.Linear(width, 1))
+
+
+def learn(model, optimizer, value=1.0):
+    optimizer.zero_grad()
+    (model(torch.full((2, 4), value)) ** 2).mean().backward()
+    optimizer.step()
+
+
+def use_diloco(manager):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    outer = [torch.optim.SGD(part.parameters(), lr=0.7, momentum=0.9, nesterov=True) for part in model]
+    with local_sgd.DiLoCo(manager, list(model), optimizer, outer, 4):
+        for _ in range(8):
+            learn(model, optimizer)
+
+
+def use_local_sgd(manager):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with local_sgd.LocalSGD(manager, model, optimizer, 2):
+        for _ in range(4):
+            learn(model, optimizer)
+
+
+def use_wrapper(manager):
+    from torchft.optim import OptimizerWrapper
+
+    model = net()
+    learn(model, OptimizerWrapper(manager, torch.optim.SGD(model.parameters(), lr=0.1)))
+
+
+def use_ddp(manager):
+    from torchft.ddp import DistributedDataParallel
+
+    manager.manager.start_quorum()
+    model = net()
+    wrapped = DistributedDataParallel(manager, model, bucket_cap_mb=1e-5)
+    wrapped(torch.ones(2, 4)).mean().backward()
+    assert all(one.grad is not None for one in model.parameters())
+
+
+def use_managed_group(manager):
+    from torchft.process_group import ManagedProcessGroup
+
+    group = ManagedProcessGroup(manager)
+    manager.manager.start_quorum()
+    tensor = torch.ones(2)
+    group.allreduce([tensor], torch.distributed.ReduceOp.SUM).wait()
+    assert group.size() == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        ("DiLoCo", use_diloco),
+        ("LocalSGD", use_local_sgd),
+        ("OptimizerWrapper", use_wrapper),
+        ("DistributedDataParallel", use_ddp),
+        ("ManagedProcessGroup", use_managed_group),
+    ],
+)
+def test_torchfts_classes_ask_for_no_more_than_is_known(name, use):
+    with Members(1) as members:
+        recorder = Recorder(members.managers[0])
+        use(recorder)
+    assert recorder.asked == SURFACE[name]
+
+
+def test_torchfts_data_parallel_class_outlives_an_error_in_a_step():
+    from torchft.ddp import DistributedDataParallel
+
+    with Members(1) as members:
+        manager = members.managers[0]
+        manager.start_quorum()
+        model = net()
+        wrapped = DistributedDataParallel(manager, model, bucket_cap_mb=1e-5)
+        members.groups[0].fails_at = 1
+        wrapped(torch.ones(2, 4)).mean().backward()
+        assert manager.errored() is not None
+        assert not manager.should_commit()
+        manager.start_quorum()
+        wrapped(torch.ones(2, 4)).mean().backward()
+        assert manager.should_commit()
+
+
+@pytest.mark.parametrize("kind", ["plain", "errored", "idle"])
+def test_a_work_has_a_finished_future_whatever_happened(kind):
+    with Members(1) as members:
+        manager = members.managers[0]
+        manager.start_quorum()
+        if kind == "errored":
+            manager.report_error(RuntimeError("x"))
+        if kind == "idle":
+            manager._quorum = type(manager.quorum)(1, 0, (0,), (0,), idle=(0,))
+        work = manager.allreduce(torch.ones(3))
+        seen = []
+        future = work.get_future().then(lambda done: seen.append(done.value()))
+        assert work.wait()
+        assert future._fut
+        assert future._fut.done()
+        assert len(seen) == 1
+
+
+def test_the_average_is_over_those_that_take_part():
+    with Members(3) as members:
+        members.healing = {2}
+        tensors = [torch.full((2,), float(rank + 1)) for rank in range(3)]
+
+        def member(rank):
+            manager = members.managers[rank]
+            manager.start_quorum()
+            manager.allreduce(tensors[rank]).wait()
+            assert manager.num_participants() == 2
+            assert manager.participating_rank() == (rank if rank < 2 else None)
+            assert manager.should_commit()
+
+        members.run(member)
+        assert [one.tolist() for one in tensors] == [[1.5, 1.5]] * 3
+
+
+def test_one_members_error_is_everybodys_no_and_the_next_step_has_a_new_group():
+    with Members(2) as members:
+
+        def member(rank):
+            manager = members.managers[rank]
+            manager.start_quorum()
+            first = manager.quorum.id
+            if rank == 1:
+                manager.report_error(RuntimeError("mine"))
+            manager.allreduce(torch.ones(2)).wait()
+            assert not manager.should_commit()
+            assert manager.current_step() == 0
+            manager.start_quorum()
+            assert manager.quorum.id == first + 1
+            assert manager.should_commit()
+            assert manager.current_step() == 1
+
+        members.run(member)
+
+
+def test_an_error_of_an_earlier_step_is_not_carried_on():
+    with Members(1) as members:
+        manager = members.managers[0]
+        manager.start_quorum()
+        manager.report_error(RuntimeError("x"))
+        assert not manager.should_commit()
+        manager.start_quorum()
+        assert manager.errored() is None
+        assert manager.should_commit()
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_step_that_does_not_count_leaves_model_and_optimizer_as_they_were(at):
+    with Members(2) as members:
+
+        def member(rank):
+            manager = members.managers[rank]
+            model = net()
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+            loop = loop_for(EveryStep(bucket_bytes=64), manager, model, optimizer)
+            loop.step(lambda: learn(model, optimizer))
+            before = copies(model, optimizer)
+            if rank == 0:
+                members.groups[0].fails_at = at + 2
+            loop.step(lambda: learn(model, optimizer))
+            assert manager.current_step() == 1
+            assert all(torch.equal(a, b) for a, b in zip(before, copies(model, optimizer), strict=True))
+            loop.step(lambda: learn(model, optimizer))
+            assert manager.current_step() == 2
+
+        members.run(member)
+
+
+def copies(model, optimizer):
+    moments = [optimizer.state[one]["exp_avg"].clone() for one in model.parameters()]
+    return [one.detach().clone() for one in model.parameters()] + moments
+
+
+def test_fragments_have_each_parameter_once():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for fragments, text in [(("0", "2"), "parts are 0, 1"), (("0",), "leave out 1.weight"), (("0", "0"), "in two")]:
+        every = 2 * len(fragments)
+        with pytest.raises(ValueError, match=text):
+            loop_for(DiLoCo(every, fragments), None, model, optimizer)
+
+
+def test_members_of_a_group_add_up():
+    groups = sum_group(2)
+    tensors = [torch.ones(1), torch.ones(1)]
+    works = [group.allreduce(tensor) for group, tensor in zip(groups, tensors, strict=True)]
+    threads = [threading.Thread(target=work.wait, args=(5,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [one.item() for one in tensors] == [2, 2]

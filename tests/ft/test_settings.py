@@ -1,0 +1,70 @@
+import subprocess
+import sys
+from functools import partial
+from importlib import metadata
+
+import pytest
+from toys import Toy
+
+from roost.errors import Unavailable
+from roost.ft import DiLoCo, EveryStep, FaultTolerantJob, LocalSGD
+from roost.ft.timeouts import Timeouts
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: DiLoCo(10, fragments=("a", "b", "c")), "multiple of 3"),
+        (lambda: DiLoCo(10, fragments="abc"), "list of names"),
+        (lambda: DiLoCo(0), "every"),
+        (lambda: DiLoCo(10, outer_momentum=1.0), "outer_momentum"),
+        (lambda: LocalSGD(0), "every"),
+        (lambda: Timeouts(0.1), "busy replica looks like one that hangs"),
+        (lambda: FaultTolerantJob(Toy, replicas=2, min_replicas=3, steps=1), "min_replicas=3 of 2"),
+        (lambda: FaultTolerantJob(Toy, replicas=2), "never ends"),
+        (lambda: FaultTolerantJob(Toy(), replicas=2, steps=1), "subclass of Trainer"),
+        (lambda: FaultTolerantJob(Toy, replicas=2, steps=1, quorum="other"), "quorum"),
+        (lambda: FaultTolerantJob(Toy, replicas=2, steps=1, detect_within_s=0.01), "detect_within_s"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_the_start(make, text):
+    with pytest.raises((ValueError, TypeError), match=text):
+        make()
+
+
+@pytest.mark.parametrize("found", [None, "0.1.1"])
+def test_torchft_is_wanted_by_those_that_use_it(monkeypatch, found):
+    def version(name):
+        if name != "torchft":
+            return "2.13.0"
+        if found is None:
+            raise metadata.PackageNotFoundError
+        return found
+
+    monkeypatch.setattr("roost.ft.libraries.version", version)
+    with pytest.raises(Unavailable, match=r"torchft==0\.2\.0"):
+        FaultTolerantJob(partial(Toy, width=4), replicas=1, steps=1, sync=DiLoCo(2))
+    FaultTolerantJob(Toy, replicas=1, steps=1, sync=EveryStep())
+
+
+def test_every_rung_of_the_ladder_is_longer_than_what_it_waits_for():
+    for detect_s in (0.5, 2.0, 30.0):
+        ladder = Timeouts(detect_s)
+        probe = ladder.probe
+        assert 2 * probe.period_s + probe.grace_s <= detect_s
+        assert ladder.look_s < 0.1 * detect_s
+        assert ladder.group_s * 1.1 < detect_s
+        assert ladder.collective_s(is_healing=False) * 1.1 < detect_s
+        assert ladder.collective_s(is_healing=True) > ladder.heal_within_s
+        assert f"{detect_s:g} s" in str(ladder)
+
+
+def test_torch_is_imported_neither_by_roost_nor_by_its_face_for_training():
+    code = (
+        "import sys, roost, roost.ft; from roost.ft import FaultTolerantJob, Trainer, DiLoCo; "
+        "print([name for name in sys.modules if name.startswith('torch')], 'roost.ft.quorum' in sys.modules)"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told.startswith("[]"), told
+    code = "import sys, roost; print([name for name in sys.modules if name.startswith('roost.ft')])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

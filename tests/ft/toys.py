@@ -1,0 +1,58 @@
+"""Small trainers, and how their runs are looked at."""
+
+import hashlib
+import os
+import time
+
+from roost import context, endpoint
+from roost.ft import Trainer
+
+
+class Toy(Trainer):
+    """Learns y = sum of x, with AdamW; every replica builds the same."""
+
+    def __init__(self, width=16, pace_s=0.0, seed=0):
+        self.width, self.pace_s, self.seed = width, pace_s, seed
+        self.seen = []
+
+    def build(self):
+        import torch
+
+        torch.set_num_threads(1)
+        torch.manual_seed(self.seed)
+        first = torch.nn.Sequential(torch.nn.Linear(4, self.width), torch.nn.Tanh())
+        model = torch.nn.Sequential(first, torch.nn.Sequential(torch.nn.Linear(self.width, 1)))
+        self.torch = torch
+        self.noise = torch.Generator().manual_seed(100 + context().point["replicas"])
+        return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+
+    def step(self, step, batch):
+        self.seen.append((step, batch))
+        torch = self.torch
+        if self.pace_s:
+            time.sleep(self.pace_s)
+        x = torch.randn(8, 4, generator=self.noise)
+        loss = torch.nn.functional.mse_loss(self.model(x), x.sum(1, keepdim=True))
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+
+    @endpoint(concurrent=True)
+    def pid(self):
+        return os.getpid()
+
+    @endpoint(concurrent=True)
+    def digest(self):
+        whole = hashlib.sha256()
+        for value in self.model.state_dict().values():
+            whole.update(value.numpy().tobytes())
+        return whole.hexdigest()
+
+    @endpoint(concurrent=True)
+    def outer(self):
+        return self.outer_state()
+
+    @endpoint(concurrent=True)
+    def items(self):
+        return self.seen
