@@ -113,7 +113,7 @@ class NoTransfer:
     def stage(self, quorum, state):
         pass
 
-    def take(self, quorum, source):
+    def take(self, quorum, source, own):
         raise AssertionError("nothing is to be taken")
 
 

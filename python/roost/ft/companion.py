@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from roost.actor import Actor
 from roost.context import context
@@ -17,6 +17,7 @@ from roost.ft.seat import take_seat
 
 if TYPE_CHECKING:
     from roost.ft.quorum import Report
+    from roost.ft.state import Staged
     from roost.ft.timeouts import Timeouts
 
 __all__ = ["ALL_BEFORE", "Companion", "end_process"]
@@ -66,6 +67,11 @@ class Companion(Actor):
             group.abort(reason)
         return time.time()
 
+    @endpoint(concurrent=True)
+    async def staged(self, quorum_id: int, step: int) -> Staged:
+        """What this member has staged for those that heal from it in a quorum, once it has."""
+        return await self._seat.shelf.get(quorum_id, step)
+
     async def _watch_training(self) -> None:
         """End this process when its training thread stands still: only its end frees what the thread holds."""
         progress = self._seat.progress
@@ -76,10 +82,11 @@ class Companion(Actor):
                 end_process(f"training stands still in {overdue!r}, for more than it is allowed")
 
 
-def end_process(reason: str) -> None:
+def end_process(reason: str) -> NoReturn:
     """End this process as a hang is ended, and let its last words say where every thread is."""
     stderr = sys.__stderr__ or sys.stderr
     stderr.write(f"roost.ft ends this process: {reason}\n")
     stderr.flush()
     faulthandler.dump_traceback(stderr, all_threads=True)
     os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("nobody outlives SIGKILL")

@@ -167,9 +167,12 @@ class FaultTolerantJob(Generic[B]):
         if self._has_run:
             raise RuntimeError("FaultTolerantJob.run() again: make another job")
         self._has_run = True
-        async with asyncio.TaskGroup() as tasks:
-            ended = [tasks.create_task(self._keep(replica)) for replica in range(self._replicas)]
-        outcomes = tuple(one.result() for one in ended)
+        tasks = [asyncio.create_task(self._keep(replica)) for replica in range(self._replicas)]
+        try:
+            outcomes = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
         errors = [one for one in outcomes if isinstance(one, RoostError)]
         if errors:
             raise errors[0]

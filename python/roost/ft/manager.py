@@ -67,8 +67,8 @@ class Transfer(Protocol):
         """Have a state ready for those that heal from this member."""
         ...
 
-    def take(self, quorum: Quorum, source: int) -> dict[str, Any]:
-        """Take the state of another member; whole and verified, or an error."""
+    def take(self, quorum: Quorum, source: int, own: dict[str, Any]) -> dict[str, Any]:
+        """Take the state of another member, into the tensors of `own` where that can be; whole and verified, or an error."""
         ...
 
     def digest(self, state: dict[str, Any]) -> str:
@@ -140,10 +140,9 @@ class Manager:
             TrainingOver: there is no next step.
         """
         link = self._link
-        if self._digest is None:
-            self._digest = self._transfer.digest(self.whole_state())
+        self.prepare()
         link.mark("waiting for the others", None)
-        grant = link.ask(Ask(self._step, self._has_state, self._digest, self.is_idle))
+        grant = link.ask(Ask(self._step, self._has_state, self._digest or "", self.is_idle))
         quorum = getattr(grant, "quorum", None)
         if quorum is None:
             raise TrainingOver(grant)  # type: ignore[arg-type]
@@ -246,6 +245,15 @@ class Manager:
 
     # ---- our own
 
+    def prepare(self) -> None:
+        """Look at the state that training begins with.
+
+        Raises:
+            TypeError: something in it travels in no way.
+        """
+        if self._digest is None:
+            self._digest = self._transfer.digest(self.whole_state())
+
     @property
     def quorum(self) -> Quorum | None:
         """The quorum that this member is in."""
@@ -278,7 +286,7 @@ class Manager:
             link.mark("taking the state", self._timeouts.heal_within_s)
             # Until all of the other's is here and verified there is none.
             self._has_state = False
-            self._load(self._transfer.take(quorum, source))
+            self._load(self._transfer.take(quorum, source, self.whole_state()))
             link.reached("state_pulled")
 
     def _load(self, state: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from roost.ft.group import Group
@@ -43,6 +43,8 @@ class Seat:
     """
 
     def __init__(self, replica: int, proc: int) -> None:
+        from roost.ft.state import Shelf
+
         self.replica = replica
         self.proc = proc
         self.born_at = time.time()
@@ -52,8 +54,8 @@ class Seat:
         self._has_state = False
         self._last: Decision | None = None
         self.group: Group | None = None
-        self.shared: Any = None
-        """What peers may take: the state that is staged for them."""
+        self.shelf = Shelf()
+        """What peers may take."""
 
     def begin(self, life: int, group: Group) -> None:
         """The training of a life begins."""

@@ -70,7 +70,13 @@ class Trainer(Actor, Generic[B]):
     @endpoint
     def ft_train(self, plan: Plan, life: int) -> int:
         """Train until all end together; how many steps count. For `FaultTolerantJob`."""
-        from roost.ft.training import Training
+        from roost.ft.training import Training, fail_process
 
-        self._training = Training(self, plan, life)
+        try:
+            self._training = Training(self, plan, life)
+        except Exception:
+            if not life:
+                # What the first life cannot do is not mended by another one.
+                raise
+            fail_process()
         return self._training.run()

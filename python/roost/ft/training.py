@@ -6,7 +6,7 @@ import sys
 import time
 import traceback
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from roost.errors import RoostError
 from roost.ft import libraries
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from roost.ft.trainer import Trainer
     from roost.reply import Reply
 
-__all__ = ["Plan", "Training"]
+__all__ = ["Plan", "Training", "fail_process"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,9 @@ class Training:
             libraries.local_sgd()
         self._link.reached("libraries_imported")
         group = GlooGroup(plan.address, plan.timeouts.group_s)
-        transfer = StateTransfer(self._member, seat, plan.companions, plan.ledger, self._link.news)
+        transfer = StateTransfer(
+            self._member, seat.shelf, plan.companions, plan.ledger, self._link.news, plan.timeouts.heal_within_s
+        )
         seat.begin(life, group)
         self._manager = Manager(
             self._link, group, transfer, plan.timeouts, counts_healed=isinstance(plan.sync, EveryStep)
@@ -88,6 +90,7 @@ class Training:
         self._verdicts: list[tuple[bool, int]] = []
         self._is_first = True
         self._next_item: Reply[Item[Any] | None] | None = None
+        self._manager.prepare()
 
     def run(self) -> int:
         """Train to the end; how many steps count.
@@ -104,8 +107,7 @@ class Training:
                 raise RoostError(over.end.error) from None
             return self._base
         except BaseException:  # noqa: BLE001 - what the user's code raises ends the process, as any failure of a replica does
-            traceback.print_exc(file=sys.stderr)
-            end_process("its step raised (see above)")
+            fail_process()
         raise AssertionError("training ends by its end")
 
     def _train(self) -> None:
@@ -186,3 +188,9 @@ class Training:
 
     def _load_inner(self, inner: int) -> None:
         self._base = inner
+
+
+def fail_process() -> NoReturn:
+    """End this process because of what is being handled: a replica's life is its procs'."""
+    traceback.print_exc(file=sys.stderr)
+    end_process("its training raised (see above)")

@@ -1,0 +1,153 @@
+"""A state as it travels: its tensors as bytes, each once, and all else as what they hang in."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from typing import Any
+
+from roost.ft import libraries
+
+__all__ = ["Leaf", "Manifest", "checksum_of", "manifest_of", "tensors_of"]
+
+SMALL_BYTES = 1024
+"""Tensors of no more bytes, such as the step counts of optimizers, are packed and read at once."""
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One tensor."""
+
+    path: str
+    """Where it hangs, such as "trainer.model.0.weight"."""
+    shape: tuple[int, ...]
+    dtype: str
+    offset: int
+    """Where its bytes lie."""
+    nbytes: int
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it is packed with others."""
+        return self.nbytes <= SMALL_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a state is made of."""
+
+    leaves: tuple[Leaf, ...]
+    small_bytes: int
+    """The packed ones come first, in so many bytes."""
+    nbytes: int
+    tree: bytes
+    """All else, with a `_Place` for each tensor; pickled."""
+
+    def rebuild(self, tensors: list[Any]) -> dict[str, Any]:
+        """The state, with these tensors for its leaves."""
+        state: dict[str, Any] = _replaced(pickle.loads(self.tree), tensors)
+        return state
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a tensor hangs."""
+
+    leaf: int
+
+
+def tensors_of(state: Any) -> dict[str, Any]:
+    """The tensors of a state, by their paths."""
+    found: dict[str, Any] = {}
+    _walk(state, "", found)
+    return found
+
+
+def manifest_of(state: dict[str, Any]) -> tuple[Manifest, list[Any]]:
+    """What a state is made of, and its tensors in the order of the leaves; what is tied together is one leaf.
+
+    Raises:
+        TypeError: something in it travels in no way; the text says where it hangs.
+    """
+    by_identity: dict[tuple[Any, ...], int] = {}
+    paths: list[str] = []
+    tensors: list[Any] = []
+
+    def place(path: str, tensor: Any) -> _Place:
+        key = (tensor.data_ptr(), tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        number = by_identity.get(key) if tensor.numel() else None
+        if number is None:
+            number = by_identity[key] = len(tensors)
+            paths.append(path)
+            tensors.append(tensor.detach())
+        return _Place(number)
+
+    tree = _walk(state, "", {}, place)
+    small, nbytes = 0, 0
+    sizes = [one.numel() * one.element_size() for one in tensors]
+    offsets: list[int] = [0] * len(sizes)
+    for number, size in sorted(enumerate(sizes), key=lambda one: one[1] > SMALL_BYTES):
+        offsets[number] = nbytes
+        nbytes += -(-size // _ALIGNMENT) * _ALIGNMENT
+        if size <= SMALL_BYTES:
+            small = nbytes
+    leaves = tuple(
+        Leaf(path, tuple(one.shape), str(one.dtype).removeprefix("torch."), offset, size)
+        for path, one, offset, size in zip(paths, tensors, offsets, sizes, strict=True)
+    )
+    return Manifest(leaves, small, nbytes, _pickled(tree, state)), tensors
+
+
+def checksum_of(parts: list[Any]) -> str:
+    """Of tensors of bytes: any changed or misplaced word shows. As quick as memory, which a state of gigabytes wants."""
+    torch = libraries.torch()
+    whole = 0
+    for number, part in enumerate(parts, 1):
+        words = part.view(torch.int64) if part.numel() % 8 == 0 and part.data_ptr() % 8 == 0 else part
+        whole += number * int(words.sum(dtype=torch.int64).item())
+    return f"{whole % (1 << 64):016x}"
+
+
+def _walk(value: Any, path: str, found: dict[str, Any], place: Any = None) -> Any:
+    """A copy of a tree, its tensors replaced by what `place` says."""
+    if hasattr(value, "data_ptr"):
+        found[path] = value
+        return value if place is None else place(path, value)
+    if isinstance(value, dict):
+        return {key: _walk(one, f"{path}.{key}" if path else str(key), found, place) for key, one in value.items()}
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        return type(value)(_walk(one, f"{path}.{number}", found, place) for number, one in enumerate(value))
+    return value
+
+
+def _replaced(tree: Any, tensors: list[Any]) -> Any:
+    if isinstance(tree, _Place):
+        return tensors[tree.leaf]
+    if isinstance(tree, dict):
+        return {key: _replaced(one, tensors) for key, one in tree.items()}
+    if isinstance(tree, list | tuple) and not hasattr(tree, "_fields"):
+        return type(tree)(_replaced(one, tensors) for one in tree)
+    return tree
+
+
+def _pickled(tree: Any, state: dict[str, Any]) -> bytes:
+    try:
+        return pickle.dumps(tree, 5)
+    except Exception as error:
+        where = _first_that_fails(state, "")
+        raise TypeError(f"the state of a trainer has to pickle, and {where} does not: {error}") from error
+
+
+def _first_that_fails(value: Any, path: str) -> str:
+    items: list[tuple[Any, Any]] = []
+    if isinstance(value, dict):
+        items = list(value.items())
+    elif isinstance(value, list | tuple):
+        items = list(enumerate(value))
+    for key, one in items:
+        try:
+            pickle.dumps(one, 5)
+        except Exception:  # noqa: BLE001 - whatever it is, it does not pickle
+            return _first_that_fails(one, f"{path}.{key}" if path else str(key))
+    return path
