@@ -19,8 +19,8 @@ ASAN := env RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo:  ## replicas train on real text while they are killed again and again; ends with a table and a picture
-	$(SETUP) demo torch extension
+demo:  ## replicas train on real text while something fails every few seconds; ends with a table and a picture
+	$(SETUP) demo torch ft extension
 	$(RUN) python examples/demo
 
 test: test-rust test-python  ## all tests: the core with 1,000 simulator seeds, then Python's with real processes
@@ -31,7 +31,7 @@ test-rust:  ## the Rust crates' tests alone
 	$(RUN) cargo test --package roost-core --package roost-rdma --package roost-hip
 
 test-python:  ## Python's tests alone; PYTEST='-k name -x' chooses
-	$(SETUP) test dev demo torch extension
+	$(SETUP) test dev demo torch ft extension
 	$(SAY) "Python: units, types, real processes, examples"
 	$(RUN) python -m pytest $(PYTEST)
 

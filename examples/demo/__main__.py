@@ -1,97 +1,84 @@
-"""Replicas of a small language model train while they are killed over and over; the loss ends where it would without.
+"""Replicas of a small language model train while something fails every few seconds; the loss ends where it would without.
 
-Four actors, each in a process of its own, train a character-level transformer on the source of Python's standard
-library, and average their weights every few steps. Meanwhile processes are killed with SIGKILL. Each is restarted in
-place, takes model, optimizer and data position from a healthy replica, and goes on; the others never wait for it.
+Each replica is a process of its own. They train a character-level transformer on the source of Python's standard library, and
+sync by DiLoCo every 20 steps. Meanwhile processes are killed, crash, raise and hang, collectives fail, and so do the services
+that hold the replicas together. Whatever dies is restarted in place and takes its state from a healthy peer by one-sided
+reads; the others go on.
 
-Run it with `make demo`, or `python examples/demo`. It ends with a table of the incidents and a picture, and with exit
-status 1 when the kills made more difference to the final loss than the choice of the seed does.
+Run it with `make demo`, or `python examples/demo`. It ends with a table of the incidents and a picture, and with exit status 1
+when the failures made more difference to the final loss than the choice of the seed does.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
 
+# Of all processes, before torch is loaded in any: replicas share the processors.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import picture
-import torch
-from model import held_out_loss
-from settings import Settings
-from text import Windows, library_sources, write_text
-from train import History, Training
+import runs
+from settings import REPLICAS_WANTED, Settings, replicas_here
+from text import library_sources, write_text
 
 import report
 import roost
-from chaos import Kill, Killer, plan
+from roost.ft.incidents import table
 
 SEEDS = (1, 2, 3)
-QUICK = Settings(rounds=12, steps_per_round=10, evaluated_rounds=2)
-HELD_OUT_WINDOWS = 1024
-
-
-class Demo:
-    """All runs of the demo.
-
-    Args:
-        folder: where the text may be written.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.sources = library_sources()
-
-    async def run(self, label: str, settings: Settings, kills: list[Kill]) -> tuple[History, float]:
-        """Train once, with a bar: what happened, and the mean loss of the last averages on the held-out text."""
-        text, held_out = write_text(self.sources, self.folder, settings.seed)
-        progress = report.Progress(label)
-        history = await Training(settings, text, Killer(kills), progress.show).run()
-        progress.end()
-        windows = Windows(held_out, settings.context, settings.seed)
-
-        def evaluate() -> float:
-            losses = [held_out_loss(settings, weights, windows, HELD_OUT_WINDOWS) for weights in history.averages]
-            return sum(losses) / len(losses)
-
-        return history, await asyncio.to_thread(evaluate)
+QUICK_STEPS = 120
 
 
 async def main(options: argparse.Namespace) -> int:
     """Run everything; the exit status."""
     began = time.monotonic()
-    torch.set_num_threads(1)
-    settings = QUICK if options.quick else Settings()
-    first, *more = (SEEDS[0],) if options.quick else SEEDS
-    settings = replace(settings, seed=first)
-    kills = plan(settings, singles=0, pairs=1, handing_in=1, taking=0) if options.quick else plan(settings, 6, 1, 1, 1)
-    print(f"the plan of seed {first}, to be carried out with SIGKILL:", *kills, sep="\n  ", flush=True)
+    count = replicas_here()
+    settings = Settings(replicas=count, every=1 if options.every_step else Settings.every)
+    seeds = SEEDS
+    if options.quick:
+        settings, seeds = (
+            replace(settings, steps=QUICK_STEPS, last_steps=QUICK_STEPS // 4, replicas=min(3, count)),
+            SEEDS[:1],
+        )
+    how = "averaging gradients at every step" if options.every_step else f"a DiLoCo sync every {settings.every} steps"
+    few = "" if count == REPLICAS_WANTED else f" ({os.cpu_count()} processors take no more)"
+    print(
+        f"{settings.replicas} replicas{few}, {how}, a failure every {settings.failure_every_s:g} s on average",
+        flush=True,
+    )
+    failing: list[runs.Run] = []
+    undisturbed: list[runs.Run] = []
+    sources = library_sources()
     with tempfile.TemporaryDirectory(prefix="roost-demo-") as folder:
-        demo = Demo(Path(folder))
-        with_kills, killed_loss = await demo.run(f"seed {first}, with kills   ", settings, kills)
-        without: dict[int, History] = {}
-        losses: dict[int, float] = {}
-        for seed in (first, *more):
-            label = f"seed {seed}, without kills"
-            without[seed], losses[seed] = await demo.run(label, replace(settings, seed=seed), [])
-    print("\nincidents; times in ms after the kill:", report.table(with_kills.incidents), sep="\n")
-    print("\n" + report.summary(with_kills))
-    print(f"training took {with_kills.seconds:.1f} s with kills, {without[first].seconds:.1f} s without\n")
-    text, passed = report.verdict(killed_loss, losses, first)
+        for seed in seeds:
+            own = replace(settings, seed=seed)
+            files = await asyncio.to_thread(write_text, sources, Path(folder), seed)
+            for fails, into in ((True, failing), (False, undisturbed)):
+                bar = report.Progress(f"seed {seed}, {'with' if fails else 'without'} failures".ljust(24), own.steps)
+                into.append(await runs.train(own, files, fails, bar.show))
+                bar.end()
+    print("\nincidents of the first run; times in ms after the failure:", table(failing[0].report.incidents), sep="\n")
+    print("\n" + report.summary(failing))
+    seconds = [sum(run.seconds for run in kind) for kind in (failing, undisturbed)]
+    print(f"training took {seconds[0]:.1f} s with failures, {seconds[1]:.1f} s without\n")
+    text, passed = report.verdict(failing, undisturbed)
     print(text)
-    picture.draw(with_kills, without[first], options.out)
-    print(f"{options.out} shows both runs; all of this took {time.monotonic() - began:.0f} s")
+    picture.draw(failing[0], undisturbed[0], options.out)
+    print(f"{options.out} shows both runs of seed {seeds[0]}; all of this took {time.monotonic() - began:.0f} s")
     return 0 if passed or options.quick else 1
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python examples/demo", description="Training that outlives kills.")
-    parser.add_argument(
-        "--quick", action="store_true", help="a small form: fewer steps and kills, one seed, no verdict"
-    )
+    parser = argparse.ArgumentParser(prog="python examples/demo", description="Training that outlives failures.")
+    parser.add_argument("--quick", action="store_true", help="a small form: fewer steps, one seed, no verdict")
+    parser.add_argument("--every-step", action="store_true", help="average gradients at every step instead of DiLoCo")
     parser.add_argument(
         "--out", type=Path, default=Path("demo.png"), help="where the picture goes (default: %(default)s)"
     )

@@ -63,7 +63,7 @@ class CharacterModel(nn.Module):
 
 
 def make(settings: Settings) -> tuple[CharacterModel, torch.optim.AdamW]:
-    """The model and the optimizer that each replica begins with: the same for the same seed."""
+    """The model and the optimizer that every replica begins with: the same for the same seed."""
     torch.manual_seed(settings.seed)
     model = CharacterModel(settings)
     return model, torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, fused=True)
@@ -75,18 +75,7 @@ def learning_rate(settings: Settings, step: int) -> float:
     return settings.learning_rate * warmed * 0.5 * (1 + math.cos(math.pi * step / settings.steps))
 
 
-def average(weights: list[dict[str, torch.Tensor]], steps: list[int]) -> dict[str, torch.Tensor]:
-    """The mean of several replicas' weights, in which each counts by the steps that it learnt from since the last."""
-    shares = [own / sum(steps) for own in steps]
-    return {
-        name: torch.stack([share * one[name] for share, one in zip(shares, weights, strict=True)]).sum(dim=0)
-        for name in weights[0]
-    }
-
-
-def held_out_loss(settings: Settings, weights: dict[str, torch.Tensor], windows: Windows, count: int) -> float:
-    """The loss of a model with these weights on `count` windows of text that no replica was trained on."""
-    model = CharacterModel(settings)
-    model.load_state_dict(weights)
+def held_out_loss(model: CharacterModel, windows: Windows, count: int) -> float:
+    """The loss on `count` windows of text that no replica was trained on."""
     with torch.inference_mode():
         return float(model(*windows.read(0, count)))

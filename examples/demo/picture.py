@@ -1,4 +1,4 @@
-"""The picture: both loss curves with the kills marked, and how many replicas were alive."""
+"""The picture: both loss curves with the failures marked, how many replicas trained, and the phases of each incident."""
 
 from __future__ import annotations
 
@@ -8,65 +8,81 @@ import matplotlib as mpl
 from matplotlib import pyplot as plt
 from matplotlib.ticker import MaxNLocator
 
+from roost.ft.incidents import PHASES
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from matplotlib.axes import Axes
-    from train import History
+    from runs import Run
 
-_KILLED, _UNDISTURBED, _MARK = "#1f6feb", "#d0d7de", "#cf222e"
+_FAILING, _UNDISTURBED, _MARK = "#1f6feb", "#d0d7de", "#cf222e"
 
 
-def draw(with_kills: History, without: History, path: Path) -> None:
+def draw(failing: Run, undisturbed: Run, path: Path) -> None:
     """Draw two runs of the same seed into a file; its ending says which kind."""
     mpl.use("agg")
-    figure, (upper, lower) = plt.subplots(2, 1, sharex=True, figsize=(9, 5), height_ratios=(4, 1), layout="constrained")
-    _draw_losses(upper, with_kills, without)
-    settings = with_kills.settings
-    steps, counts = zip(*with_kills.alive, (settings.steps, with_kills.alive[-1][1]), strict=True)
-    lower.fill_between(steps, counts, step="post", color=_KILLED, alpha=0.25, linewidth=0)
-    lower.step(steps, counts, where="post", color=_KILLED, linewidth=1)
-    lower.set(
-        xlabel="steps of each replica",
-        ylabel="live replicas",
-        xlim=(0, settings.steps),
-        ylim=(0, settings.replicas + 0.4),
+    figure, (upper, middle, lower) = plt.subplots(
+        3, 1, figsize=(9, 8), height_ratios=(4, 1.2, 2.5), layout="constrained"
     )
-    lower.yaxis.set_major_locator(MaxNLocator(integer=True))
+    _draw_losses(upper, failing, undisturbed)
+    _draw_live(middle, failing)
+    _draw_phases(lower, failing)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
 
-def _draw_losses(axes: Axes, with_kills: History, without: History) -> None:
+def smoothed(run: Run) -> list[float]:
+    """By step, the mean loss over the last sync's worth of steps."""
+    span, losses = max(20, run.settings.every), run.report.losses
+    return [sum(losses[max(0, end - span) : end]) / min(span, end) for end in range(1, len(losses) + 1)]
+
+
+def _draw_losses(axes: Axes, failing: Run, undisturbed: Run) -> None:
     # The one below is broad: the curves lie on each other.
-    for history, color, width, label in (
-        (without, _UNDISTURBED, 5, "without kills"),
-        (with_kills, _KILLED, 1.2, "with kills"),
+    for run, color, width, label in (
+        (undisturbed, _UNDISTURBED, 5, "without failures"),
+        (failing, _FAILING, 1.2, "with failures"),
     ):
-        curve = smoothed(history)
+        curve = smoothed(run)
         axes.plot(range(1, len(curve) + 1), curve, color=color, linewidth=width, label=label)
-    curve = smoothed(with_kills)
-    steps = [max(1, incident.step) for incident in with_kills.incidents]
-    for step in steps:
-        axes.axvline(step, color=_MARK, linewidth=0.6, alpha=0.4, zorder=0)
+    curve = smoothed(failing)
+    steps = [
+        min(len(curve), max(1, round(len(curve) * (one.at - failing.began_at) / failing.seconds)))
+        for one in failing.injected
+    ]
     heights = [curve[step - 1] for step in steps]
-    axes.plot(steps, heights, "x", color=_MARK, markersize=7, label=f"{len(steps)} SIGKILLs")
-    settings = with_kills.settings
+    axes.plot(steps, heights, "x", color=_MARK, markersize=7, label=f"{len(steps)} failures")
     axes.set(
+        xlabel="steps",
         ylabel="training loss, nats a character",
-        title=f"{settings.replicas} replicas on Python's standard library, killed and restarted in place",
+        title=f"{failing.settings.replicas} replicas on Python's standard library, a failure every few seconds",
         ylim=(min(curve) - 0.1, min(curve[0], 3.6)),
     )
     axes.legend(frameon=False)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
 
 
-def smoothed(history: History) -> list[float]:
-    """By step, the mean loss of all replicas over the last round's worth of steps."""
-    span = history.settings.steps_per_round
-    means: list[float] = []
-    for step in range(len(history.losses)):
-        window = [loss for losses in history.losses[max(0, step - span + 1) : step + 1] for loss in losses]
-        means.append(sum(window) / len(window))
-    return means
+def _draw_live(axes: Axes, failing: Run) -> None:
+    times, counts = zip(*failing.live, strict=True)
+    axes.fill_between(times, counts, step="post", color=_FAILING, alpha=0.25, linewidth=0)
+    axes.step(times, counts, where="post", color=_FAILING, linewidth=1)
+    axes.set(
+        xlabel="seconds", ylabel="in training", xlim=(0, failing.seconds), ylim=(0, failing.settings.replicas + 0.4)
+    )
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _draw_phases(axes: Axes, failing: Run) -> None:
+    incidents = [one for one in failing.report.incidents if "first_step" in one.phases]
+    names = [name for name in PHASES if name != "survivors_released"]
+    colors = plt.colormaps["viridis"]
+    for number, name in enumerate(names):
+        before = names[number - 1] if number else None
+        begins = [one.phases.get(before, 0.0) if before else 0.0 for one in incidents]
+        widths = [max(0.0, one.phases.get(name, begin) - begin) for one, begin in zip(incidents, begins, strict=True)]
+        color = colors(number / len(names))
+        axes.bar(range(1, len(incidents) + 1), widths, bottom=begins, color=color, label=name.replace("_", " "))
+    released = [one.phases.get("survivors_released") for one in incidents]
+    axes.plot(range(1, len(incidents) + 1), released, "_", color=_MARK, markersize=9, label="survivors released")
+    axes.set(xlabel="incident", ylabel="seconds after the failure")
+    axes.legend(frameon=False, fontsize="small", ncols=4)

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+
+REPLICAS_WANTED = 8
+REPLICAS_PER_CPU = 2
+
+
+def replicas_here() -> int:
+    """Eight replicas, or as many as this machine's processors take."""
+    return max(2, min(REPLICAS_WANTED, REPLICAS_PER_CPU * (os.cpu_count() or 1)))
 
 
 @dataclass(frozen=True)
@@ -11,21 +20,18 @@ class Settings:
 
     seed: int = 1
     replicas: int = 4
-    rounds: int = 60
-    """How often the replicas' weights are averaged."""
-    steps_per_round: int = 15
-    """Steps that each replica takes alone between two averages."""
+    steps: int = 600
+    """Inner steps of each replica."""
+    every: int = 20
+    """Inner steps between two syncs; 1 averages gradients at every step instead."""
+    failure_every_s: float = 3.0
+    detect_within_s: float = 4.0
     batch: int = 8
     context: int = 64
     """Characters that the model sees at once."""
-    width: int = 96
+    width: int = 64
     layers: int = 2
     heads: int = 4
     learning_rate: float = 4e-3
-    evaluated_rounds: int = 3
-    """The final loss is the mean over the averages of so many last rounds."""
-
-    @property
-    def steps(self) -> int:
-        """Steps of each replica in the whole run."""
-        return self.rounds * self.steps_per_round
+    last_steps: int = 100
+    """The final training loss is the mean of so many steps."""

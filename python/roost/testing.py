@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from roost import process
 from roost.actor_mesh import ActorMesh
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     from roost.actor import Actor
     from roost.failure import Failure, Restart
+    from roost.ft.failures import Failures
 
-__all__ = ["FakeClock", "Faults", "clock", "in_process", "kill", "local_mesh"]
+__all__ = ["Failures", "FakeClock", "Faults", "clock", "in_process", "kill", "local_mesh"]
 
 
 def local_mesh(
@@ -106,3 +107,12 @@ def kill(mesh: Mesh | Actor, reason: str = "by the test") -> None:
     if runtime.driver in procs:
         raise ValueError("kill() would end the test: this mesh lives in the driver's own process")
     runtime.control.kill(procs, reason)
+
+
+def __getattr__(name: str) -> Any:
+    # What is for training brings it with it.
+    if name == "Failures":
+        from roost.ft.failures import Failures
+
+        return Failures
+    raise AttributeError(f"module 'roost.testing' has no attribute {name!r}")

@@ -1,19 +1,19 @@
-"""Whole jobs, with real processes that die."""
+"""Whole jobs, with real processes that die. One loop, so that all of them are forked from one template."""
 
 import asyncio
-import os
-import signal
 from collections import Counter
 from functools import partial
 
 import pytest
-from toys import Toy
+from toys import Broken, Toy
 
+from roost.errors import RoostError
 from roost.ft import DiLoCo, EveryStep, FaultTolerantJob, LocalSGD
+from roost.testing import Failures
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("nothing_left")]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="module")]
 
 SYNCS = {
     "every step": EveryStep(),
@@ -21,17 +21,31 @@ SYNCS = {
     "DiLoCo": DiLoCo(10),
     "streaming DiLoCo": DiLoCo(10, fragments=("0", "1")),
 }
+PACED = partial(Toy, pace_s=0.02)
 
 
 async def digests(job):
     return set((await job.trainers.digest.call()).values())
 
 
-async def reached(job, step, replica=0):
-    """Wait until a replica is at a step."""
-    one = job.trainers.slice(replicas=replica, procs=0)
-    while not (seen := await one.items.call_one()) or seen[-1][0] < step:
+async def trained(job, count, replicas=None):
+    """Wait until so many replicas, or just these, have the state."""
+    while len(job.trained) < count or (replicas is not None and not replicas <= job.trained):
         await asyncio.sleep(0.005)
+
+
+async def run_with(job, plan):
+    """Run a job, and a plan beside it, which ends before the job does."""
+    running = asyncio.create_task(job.run())
+    async with Failures(job) as failures:
+        planned = asyncio.create_task(plan(failures))
+        await asyncio.wait({running, planned}, return_when=asyncio.FIRST_COMPLETED)
+        if not planned.done():
+            planned.cancel()
+            await running
+            raise AssertionError("training was over before the plan was")
+        await planned
+        return await running
 
 
 @pytest.mark.parametrize("kind", SYNCS)
@@ -63,3 +77,166 @@ async def test_data_that_does_not_divide_with_fragments():
         assert len(await digests(job)) == 1
     assert seen == Counter(data)
     assert report.skipped == ()
+
+
+@pytest.mark.parametrize("kind", SYNCS)
+async def test_a_killed_replica_comes_back_with_equal_state_and_the_others_never_restart(kind, figures):
+    async with FaultTolerantJob(PACED, replicas=3, steps=200, sync=SYNCS[kind]) as job:
+
+        async def plan(failures):
+            await trained(job, 3)
+            for replica in (1, 2, 0):
+                await failures.inject("kill", replica=replica)
+                await trained(job, 3)
+
+        report = await run_with(job, plan)
+        assert len(await digests(job)) == 1
+        outer = list((await job.trainers.outer.call()).values())
+        for one in outer[1:]:
+            for what in ("parameters", "momentum"):
+                assert one[what].keys() == outer[0][what].keys()
+                assert all(torch.equal(one[what][name], outer[0][what][name]) for name in one[what])
+        states = (await job.procs.states()).values()
+    assert [state.incarnation for state in states] == [1, 1, 1]
+    assert report.ended == (200, 200, 200)
+    assert len(report.losses) == 200
+    assert [one.replica for one in report.incidents] == [1, 2, 0]
+    for one in report.incidents:
+        assert one.failure.signal == 9
+        assert set(one.phases) == {
+            "detected", "survivors_released", "process_up", "libraries_imported", "quorum_joined", "group_formed",
+            "state_pulled", "first_step",
+        }  # fmt: skip
+        assert one.source in {0, 1, 2} - {one.replica}
+        assert one.bytes > 0
+        figures(f"{kind}: " + " ".join(f"{name} {1000 * at:.0f}" for name, at in one.phases.items()))
+
+
+@pytest.mark.parametrize("kind", ["segfault", "exception", "hang", "hang with the GIL", "freeze"])
+@pytest.mark.parametrize("replicas", [2, 3])
+async def test_every_kind_of_end_is_got_over(kind, replicas, figures):
+    detect_s = 4.0
+    async with FaultTolerantJob(PACED, replicas=replicas, steps=400, sync=DiLoCo(10), detect_within_s=detect_s) as job:
+
+        async def plan(failures):
+            await trained(job, replicas)
+            await failures.inject(kind, replica=1)
+            await trained(job, replicas)
+
+        report = await run_with(job, plan)
+        assert len(await digests(job)) == 1
+    (incident,) = report.incidents
+    assert incident.replica == 1
+    if kind in ("hang", "exception"):
+        assert "Thread" in incident.failure.stderr
+    figures(f"{kind}, {replicas} replicas: {incident.phases['detected']:.2f} s, {incident.failure.summary}")
+
+
+async def test_a_collective_error_costs_a_sync_and_nobodys_life():
+    async with FaultTolerantJob(PACED, replicas=2, steps=200, sync=EveryStep()) as job:
+
+        async def plan(failures):
+            await trained(job, 2)
+            for _ in range(3):
+                await failures.inject("collective error", replica=1)
+                await asyncio.sleep(0.3)
+
+        report = await run_with(job, plan)
+        assert len(await digests(job)) == 1
+    assert report.incidents == ()
+    assert report.lost_steps > 0
+    assert len(report.losses) == 200
+
+
+@pytest.mark.parametrize("service", ["quorum service", "stores"])
+async def test_training_outlives_its_services(service):
+    async with FaultTolerantJob(PACED, replicas=3, steps=200, sync=DiLoCo(10)) as job:
+
+        async def plan(failures):
+            await trained(job, 3)
+            for _ in range(3):
+                await failures.inject(service)
+                await asyncio.sleep(0.5)
+            await failures.inject(service)
+            await failures.inject("kill", replica=0)
+            await trained(job, 3, {0})
+
+        report = await run_with(job, plan)
+        assert len(await digests(job)) == 1
+    assert [one.replica for one in report.incidents] == [0]
+    assert report.ended == (200, 200, 200)
+
+
+async def test_two_replicas_at_once_and_a_replica_in_its_own_recovery():
+    async with FaultTolerantJob(PACED, replicas=3, steps=300, sync=DiLoCo(10)) as job:
+
+        async def plan(failures):
+            await trained(job, 3)
+            await failures.inject("kill", replica=1)
+            await failures.inject("kill", replica=2)
+            await trained(job, 3)
+            await failures.inject("kill", replica=1)
+            await job.procs.slice(replicas=1).ready()
+            await failures.inject("kill", replica=1)
+            await trained(job, 3)
+
+        report = await run_with(job, plan)
+        assert len(await digests(job)) == 1
+    assert sorted(one.replica for one in report.incidents) == [1, 1, 1, 2]
+
+
+async def test_a_replica_of_several_procs_restarts_as_one():
+    async with FaultTolerantJob(PACED, replicas=2, procs=2, steps=200, sync=DiLoCo(10)) as job:
+
+        async def plan(failures):
+            await trained(job, 2)
+            await failures.inject("kill", replica=1, proc=1)
+            await trained(job, 2)
+
+        report = await run_with(job, plan)
+        assert len(await digests(job)) == 1
+    (incident,) = report.incidents
+    assert (incident.replica, incident.procs) == (1, (1,))
+
+
+async def test_no_item_is_handed_out_twice_and_the_skipped_are_told():
+    async with FaultTolerantJob(PACED, replicas=3, data=range(300), sync=DiLoCo(10)) as job:
+
+        async def plan(failures):
+            await trained(job, 3)
+            await failures.inject("kill", replica=1)
+            await trained(job, 3)
+
+        report = await run_with(job, plan)
+        assert len(await digests(job)) == 1
+        seen = Counter(item for items in (await job.trainers.items.call()).values() for _, item in items)
+    assert max(seen.values()) == 1
+    assert set(range(300)) - set(seen) <= set(report.skipped)
+    assert 0 < len(report.skipped) <= 31
+
+
+async def test_the_last_replica_with_the_state_takes_training_with_it():
+    async with FaultTolerantJob(PACED, replicas=1, steps=200, sync=EveryStep()) as job:
+
+        async def plan(failures):
+            await trained(job, 1)
+            await failures.inject("kill")
+            await asyncio.sleep(30)
+
+        with pytest.raises(RoostError, match="no replica is left that has the trained state"):
+            await run_with(job, plan)
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "text"),
+    [
+        ("build", ZeroDivisionError, "division"),
+        ("state", TypeError, r"trainer\.note does not"),
+        ("fragments", ValueError, "nothing"),
+    ],
+)
+async def test_what_cannot_be_built_is_the_error_of_run(what, error, text):
+    sync = DiLoCo(2, fragments=("nothing",)) if what == "fragments" else EveryStep()
+    async with FaultTolerantJob(partial(Broken, what), replicas=2, steps=5, sync=sync) as job:
+        with pytest.raises(error, match=text):
+            await job.run()

@@ -56,3 +56,22 @@ class Toy(Trainer):
     @endpoint(concurrent=True)
     def items(self):
         return self.seen
+
+
+class Broken(Toy):
+    """One that cannot begin."""
+
+    def __init__(self, what):
+        super().__init__()
+        self.what = what
+
+    def build(self):
+        if self.what == "build":
+            raise ZeroDivisionError("division by zero")
+        return super().build()
+
+    def state_dict(self):
+        state = super().state_dict()
+        if self.what == "state":
+            state["note"] = lambda: None
+        return state

@@ -66,6 +66,11 @@ class Books:
         self._lost_steps = 0
         self._heard: dict[int, list[float]] = {}
         self.incidents: list[Incident] = []
+        # Replicas whose last sync counted, and that have not failed since.
+        self._trained: set[int] = set()
+        # Those of them that were made to fail, and of which that has not been heard yet.
+        self._doomed: set[int] = set()
+        self._lives: dict[int, int] = {}
         self.staged_s: list[float] = []
 
     # ---- told by the ledger
@@ -80,6 +85,8 @@ class Books:
             return
         self._feed.settle(member.replica, member.life, settlement.counted, settlement.discarded)
         self._lost_steps += settlement.lost_steps
+        if settlement.is_yes and member.life == self._lives.get(member.replica, 0):
+            self._trained.add(member.replica)
         first = settlement.step - len(settlement.losses)
         for number, loss in enumerate(settlement.losses, first):
             self._steps.setdefault(number, _Step()).losses.append(loss)
@@ -121,6 +128,9 @@ class Books:
     def failed(self, replica: int, procs: tuple[int, ...], failure: Failure, life: int) -> Incident:
         """A replica failed; its next life has this number."""
         incident = Incident(replica, procs, failure, life=life)
+        self._trained.discard(replica)
+        self._doomed.discard(replica)
+        self._lives[replica] = life
         for at in self._heard.pop(replica, []):
             if at >= incident.failed_at:
                 incident.note("detected", at)
@@ -130,6 +140,20 @@ class Books:
         self._lost_steps += incident.lost_steps
         _logger.warning("replica %d failed: %s", replica, failure.summary)
         return incident
+
+    @property
+    def trained(self) -> frozenset[int]:
+        """The replicas whose last sync counted, and that have not failed since."""
+        return frozenset(self._trained - self._doomed)
+
+    @property
+    def progress(self) -> int:
+        """How many steps count."""
+        return len(self._steps)
+
+    def doom(self, replica: int) -> None:
+        """A replica is about to fail."""
+        self._doomed.add(replica)
 
     def report(self, ended: tuple[int | None, ...]) -> Report:
         """How the run went."""

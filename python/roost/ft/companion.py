@@ -72,6 +72,13 @@ class Companion(Actor):
         """What this member has staged for those that heal from it in a quorum, once it has."""
         return await self._seat.shelf.get(quorum_id, step)
 
+    @endpoint(concurrent=True)
+    async def suffer(self, kind: str, seconds: float) -> None:
+        """Have a failure, for tests."""
+        from roost.ft.suffering import suffer
+
+        suffer(self._seat, kind, seconds)
+
     async def _watch_training(self) -> None:
         """End this process when its training thread stands still: only its end frees what the thread holds."""
         progress = self._seat.progress

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -41,6 +42,8 @@ B = TypeVar("B")
 _logger = logging.getLogger("roost.ft")
 
 _LOOPBACK = "127.0.0.1"
+_QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR", "RUST_LOG": "warn"}
+"""Libraries complain of groups and stores that were ended on purpose."""
 _PRELOAD = ("torch", "torch._dynamo", "torch.distributed", "torch.optim")
 _SERVICE = Restart(limit=1000, within_s=60, backoff_s=(0.0, 0.1), while_down="wait")
 _TRAINERS = Restart(limit=10, within_s=60, backoff_s=(0.0, 1.0))
@@ -122,6 +125,7 @@ class FaultTolerantJob(Generic[B]):
         self._proc_mesh: ProcMesh | None = None
         self._plan: Plan | None = None
         self._trainers: Any = None
+        self._services: dict[str, ProcMesh] = {}
         self._has_run = False
 
     @property
@@ -139,10 +143,29 @@ class FaultTolerantJob(Generic[B]):
         return self._proc_mesh
 
     @property
-    def coordinator(self) -> Coordinator:
-        """The quorum service."""
+    def companions(self) -> Companion:
+        """The second actor of each proc, with the same dimensions."""
         assert self._plan is not None, "inside `async with job`"
-        return self._plan.coordinator
+        return self._plan.companions
+
+    @property
+    def services(self) -> dict[str, ProcMesh]:
+        """The procs of the quorum service and of the stores, by these names."""
+        return self._services
+
+    @property
+    def trained(self) -> frozenset[int]:
+        """The replicas that have the state and are up, as far as is known here."""
+        return self._books.trained
+
+    @property
+    def progress(self) -> int:
+        """How many steps count by now."""
+        return self._books.progress
+
+    def _doom(self, replica: int) -> None:
+        """What a replica is made to fail by is on its way."""
+        self._books.doom(replica)
 
     async def __aenter__(self) -> Self:
         await self._stack.__aenter__()
@@ -180,6 +203,9 @@ class FaultTolerantJob(Generic[B]):
 
     async def _start(self) -> None:
         enter = self._stack.enter_async_context
+        for name, value in _QUIET.items():
+            # Of the template, which has this process's environment as it is now, and imports these libraries.
+            os.environ.setdefault(name, value)
         address = self._address()
         host = this_host()
         number = keep_books(self._books)
@@ -187,6 +213,7 @@ class FaultTolerantJob(Generic[B]):
         ledger = await enter(this_proc().spawn("ft-ledger", Ledger, number))
         stores_home = await enter(host.spawn_procs(name="ft-stores", restart=_SERVICE, preload=self._spawn["preload"]))
         quorum_home = await enter(host.spawn_procs(name="ft-quorum", restart=_SERVICE))
+        self._services = {"quorum service": quorum_home, "stores": stores_home}
         sizes = {"replicas": self._replicas, "procs": self._procs}
         hosts = self._hosts or host
         procs = await enter(hosts.spawn_procs(sizes, name="trainers", supervise=_handled, **self._spawn))
@@ -232,6 +259,7 @@ class FaultTolerantJob(Generic[B]):
 
     async def _bring_back(self, replica: int, calls: list[Any], failure: Failure, life: int) -> bool:
         """Restart what is left of a replica with what died; False when its policy gives it up."""
+        assert self._plan is not None
         mesh = self.procs.slice(replicas=replica)
         failed = [proc for proc, call in enumerate(calls) if call.done() and call.exception() is not None]
         incident = self._books.failed(replica, tuple(failed), failure, life)
@@ -244,7 +272,7 @@ class FaultTolerantJob(Generic[B]):
         except RoostError as error:
             _logger.warning("replica %d is given up: %s", replica, error)
             incident.phases.setdefault("detected", 0.0)
-            await self.coordinator.lose.call_one(replica, "is given up by its restart policy")
+            await self._plan.coordinator.lose.call_one(replica, "is given up by its restart policy")
             return False
         return True
 

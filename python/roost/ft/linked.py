@@ -58,6 +58,9 @@ class CoordinatorLink:
     def mark(self, what: str, limit_s: float | None) -> None:
         """Say what the training thread does, and for how long it may."""
         self._seat.progress.mark(what, limit_s)
+        fault, self._seat.fault = self._seat.fault, None
+        if fault is not None:
+            fault()
 
     def reached(self, phase: str) -> None:
         """A phase of coming back is done; with the last one the job is told of all."""

@@ -7,6 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from roost.ft.group import Group
     from roost.ft.quorum import Decision, Report
 
@@ -54,6 +56,8 @@ class Seat:
         self._has_state = False
         self._last: Decision | None = None
         self.group: Group | None = None
+        self.fault: Callable[[], object] | None = None
+        """What is to go wrong where the training thread next says what it does."""
         self.shelf = Shelf()
         """What peers may take."""
 

@@ -1,0 +1,74 @@
+"""One run of the demo: a job, failures beside it, and what was seen of both."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from trainer import TextTrainer
+
+from roost.failure import Restart
+from roost.ft import DiLoCo, EveryStep, FaultTolerantJob, Report
+from roost.testing import Failures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from settings import Settings
+
+    from roost.ft.failures import Injected
+
+_LOOK_S = 0.1
+# Failures come every few seconds and hit anybody.
+_RESTART = Restart(limit=1000, within_s=60, backoff_s=(0.0, 0.2))
+
+
+@dataclass
+class Run:
+    """What a run was."""
+
+    settings: Settings
+    report: Report
+    held_out: float
+    seconds: float
+    injected: list[Injected]
+    live: list[tuple[float, int]] = field(default_factory=list)
+    """(seconds since the beginning, how many replicas trained)."""
+    began_at: float = 0.0
+
+    @property
+    def final_loss(self) -> float:
+        """The mean training loss of the last steps."""
+        last = self.report.losses[-self.settings.last_steps :]
+        return sum(last) / len(last)
+
+
+async def train(
+    settings: Settings, files: tuple[Path, Path], failing: bool, show: Callable[[int, int, int], None]
+) -> Run:
+    """Train once, with failures or without."""
+    sync = EveryStep() if settings.every == 1 else DiLoCo(settings.every)
+    job = FaultTolerantJob(
+        partial(TextTrainer, settings, *files), replicas=settings.replicas, steps=settings.steps, sync=sync,
+        detect_within_s=settings.detect_within_s, restart=_RESTART,
+    )  # fmt: skip
+    live: list[tuple[float, int]] = []
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(job)
+        began, began_at = time.monotonic(), time.time()
+        every_s = settings.failure_every_s if failing else None
+        failures = await stack.enter_async_context(Failures(job, every_s=every_s, seed=settings.seed))
+        running = asyncio.create_task(job.run())
+        while not running.done():
+            await asyncio.wait({running}, timeout=_LOOK_S)
+            live.append((time.monotonic() - began, len(job.trained)))
+            show(job.progress, len(job.trained), len(failures.injected))
+        report = await running
+        seconds = time.monotonic() - began
+        held_out = await job.trainers.slice(replicas=0, procs=0).test.call_one()
+    return Run(settings, report, held_out, seconds, failures.injected, live, began_at)
