@@ -48,7 +48,7 @@ async def main(options: argparse.Namespace) -> int:
             SEEDS[:1],
         )
     how = "averaging gradients at every step" if options.every_step else f"a DiLoCo sync every {settings.every} steps"
-    few = "" if count == REPLICAS_WANTED else f" ({os.cpu_count()} processors take no more)"
+    few = "" if options.quick or count == REPLICAS_WANTED else f" ({os.cpu_count()} processors take no more)"
     print(
         f"{settings.replicas} replicas{few}, {how}, a failure every {settings.failure_every_s:g} s on average",
         flush=True,

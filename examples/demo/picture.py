@@ -85,4 +85,6 @@ def _draw_phases(axes: Axes, failing: Run) -> None:
     released = [one.phases.get("survivors_released") for one in incidents]
     axes.plot(range(1, len(incidents) + 1), released, "_", color=_MARK, markersize=9, label="survivors released")
     axes.set(xlabel="incident", ylabel="seconds after the failure")
-    axes.legend(frameon=False, fontsize="small", ncols=4)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlim(0.4, len(incidents) + 0.6)
+    axes.legend(frameon=False, fontsize="small", ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.2))

@@ -86,7 +86,7 @@ async def test_a_killed_replica_comes_back_with_equal_state_and_the_others_never
         async def plan(failures):
             await trained(job, 3)
             for replica in (1, 2, 0):
-                await failures.inject("kill", replica=replica)
+                failures.inject("kill", replica=replica)
                 await trained(job, 3)
 
         report = await run_with(job, plan)
@@ -120,16 +120,22 @@ async def test_every_kind_of_end_is_got_over(kind, replicas, figures):
 
         async def plan(failures):
             await trained(job, replicas)
-            await failures.inject(kind, replica=1)
+            failures.inject(kind, replica=1)
             await trained(job, replicas)
+            took.append(job._books.incidents[0].failed_at - failures.injected[0].at)
 
+        took = []
         report = await run_with(job, plan)
         assert len(await digests(job)) == 1
     (incident,) = report.incidents
     assert incident.replica == 1
     if kind in ("hang", "exception"):
         assert "Thread" in incident.failure.stderr
-    figures(f"{kind}, {replicas} replicas: {incident.phases['detected']:.2f} s, {incident.failure.summary}")
+    # Detected within the time that was set, give or take what this machine is busy with.
+    assert took[0] < 1.1 * detect_s + 1
+    figures(
+        f"{kind}, {replicas} replicas: over after {took[0]:.2f} s of {detect_s:g}, back {incident.phases['first_step']:.2f} s later"
+    )
 
 
 async def test_a_collective_error_costs_a_sync_and_nobodys_life():
@@ -138,7 +144,7 @@ async def test_a_collective_error_costs_a_sync_and_nobodys_life():
         async def plan(failures):
             await trained(job, 2)
             for _ in range(3):
-                await failures.inject("collective error", replica=1)
+                failures.inject("collective error", replica=1)
                 await asyncio.sleep(0.3)
 
         report = await run_with(job, plan)
@@ -155,10 +161,10 @@ async def test_training_outlives_its_services(service):
         async def plan(failures):
             await trained(job, 3)
             for _ in range(3):
-                await failures.inject(service)
+                failures.inject(service)
                 await asyncio.sleep(0.5)
-            await failures.inject(service)
-            await failures.inject("kill", replica=0)
+            failures.inject(service)
+            failures.inject("kill", replica=0)
             await trained(job, 3, {0})
 
         report = await run_with(job, plan)
@@ -172,12 +178,14 @@ async def test_two_replicas_at_once_and_a_replica_in_its_own_recovery():
 
         async def plan(failures):
             await trained(job, 3)
-            await failures.inject("kill", replica=1)
-            await failures.inject("kill", replica=2)
+            failures.inject("kill", replica=1)
+            failures.inject("kill", replica=2)
             await trained(job, 3)
-            await failures.inject("kill", replica=1)
+            failures.inject("kill", replica=1)
+            while len(job._books.incidents) < 3:
+                await asyncio.sleep(0.001)
             await job.procs.slice(replicas=1).ready()
-            await failures.inject("kill", replica=1)
+            failures.inject("kill", replica=1)
             await trained(job, 3)
 
         report = await run_with(job, plan)
@@ -190,7 +198,7 @@ async def test_a_replica_of_several_procs_restarts_as_one():
 
         async def plan(failures):
             await trained(job, 2)
-            await failures.inject("kill", replica=1, proc=1)
+            failures.inject("kill", replica=1, proc=1)
             await trained(job, 2)
 
         report = await run_with(job, plan)
@@ -204,7 +212,7 @@ async def test_no_item_is_handed_out_twice_and_the_skipped_are_told():
 
         async def plan(failures):
             await trained(job, 3)
-            await failures.inject("kill", replica=1)
+            failures.inject("kill", replica=1)
             await trained(job, 3)
 
         report = await run_with(job, plan)
@@ -220,7 +228,7 @@ async def test_the_last_replica_with_the_state_takes_training_with_it():
 
         async def plan(failures):
             await trained(job, 1)
-            await failures.inject("kill")
+            failures.inject("kill")
             await asyncio.sleep(30)
 
         with pytest.raises(RoostError, match="no replica is left that has the trained state"):

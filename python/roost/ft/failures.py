@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from roost.ft.job import FaultTolerantJob
+    from roost.reply import Reply
 
 __all__ = ["FailureKind", "Failures", "Injected"]
 
@@ -48,7 +49,7 @@ class Injected:
 class Failures:
     """Brings failures about: `async with Failures(job, every_s=3, seed=1) as failures`, around `await job.run()`.
 
-    Without `every_s` nothing happens by itself, and `await failures.inject("kill", replica=1)` does one.
+    Without `every_s` nothing happens by itself, and `failures.inject("kill", replica=1)` does one.
 
     Args:
         job: inside its `async with`.
@@ -85,6 +86,7 @@ class Failures:
         self._live_least = live_least
         self._slow_s = slow_s
         self._task: asyncio.Task[None] | None = None
+        self._suffering: set[asyncio.Task[None]] = set()
         self.injected: list[Injected] = []
 
     async def __aenter__(self) -> Self:
@@ -93,12 +95,12 @@ class Failures:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        tasks = [*self._suffering, *([] if self._task is None else [self._task])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def inject(self, kind: FailureKind, *, replica: int = 0, proc: int = 0) -> None:
+    def inject(self, kind: FailureKind, *, replica: int = 0, proc: int = 0) -> None:
         """Bring one about, now.
 
         Args:
@@ -107,7 +109,7 @@ class Failures:
             proc: to which of its procs.
 
         Raises:
-            ActorDied: the replica is down.
+            ValueError: a kind that is not known.
         """
         check_one_of("Failures.inject", "kind", kind, KINDS)
         is_service = kind in _SERVICES
@@ -122,18 +124,16 @@ class Failures:
             process.current().control.kill(list(procs._members()), "injected")
         else:
             companion = self._job.companions.slice(replicas=replica, procs=proc)
-            if kind in _FATAL:
-                companion.suffer.broadcast(kind, self._slow_s)
-            else:
-                await companion.suffer.call_one(kind, self._slow_s)
+            suffered = asyncio.create_task(_suffer(companion.suffer.call_one(kind, self._slow_s)))
+            self._suffering.add(suffered)
+            suffered.add_done_callback(self._suffering.discard)
 
     async def _go_on(self, every_s: float) -> None:
         while True:
             await asyncio.sleep(every_s * (0.5 + self._random.random()))
             kind = self._random.choice(self._kinds)
             replica = await self._victim(spares=self._live_least if kind in _FATAL else 0)
-            with suppress(ActorDied):
-                await self.inject(kind, replica=replica)
+            self.inject(kind, replica=replica)
 
     async def _victim(self, spares: int) -> int:
         """A replica that is up and trains, once enough others are."""
@@ -142,6 +142,12 @@ class Failures:
             if len(trained) > spares:
                 return self._random.choice(sorted(trained))
             await asyncio.sleep(0.02)
+
+
+async def _suffer(told: Reply[None]) -> None:
+    """The answer may be the end of who was asked."""
+    with suppress(ActorDied):
+        await told
 
 
 class InjectedError(RoostError):

@@ -55,9 +55,11 @@ class GlooGroup:
     Args:
         address: the numeric address that this process listens on and is reached by; nothing is looked up.
         timeout_s: how long making a group may take.
+        proc: which proc of each replica this group is of: those of one number meet in a quorum's store.
     """
 
-    def __init__(self, address: str, timeout_s: float) -> None:
+    def __init__(self, address: str, timeout_s: float, proc: int = 0) -> None:
+        self._proc = proc
         self._address = address
         self._timeout = timedelta(seconds=timeout_s)
         self._lock = threading.Lock()
@@ -120,7 +122,8 @@ class GlooGroup:
         own_port = listening_since(before)
         with self._lock:
             self._making = before, own_port
-        client = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=self._timeout)
+        whole = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=self._timeout)
+        client = dist.PrefixStore(f"proc/{self._proc}", whole)
         client.set(f"port/{rank}", str(own_port))
         options = dist.ProcessGroupGloo._Options()
         options._timeout = self._timeout

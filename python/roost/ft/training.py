@@ -70,7 +70,7 @@ class Training:
         if not isinstance(plan.sync, EveryStep):
             libraries.local_sgd()
         self._link.reached("libraries_imported")
-        group = GlooGroup(plan.address, plan.timeouts.group_s)
+        group = GlooGroup(plan.address, plan.timeouts.group_s, seat.proc)
         transfer = StateTransfer(
             self._member, seat.shelf, plan.companions, plan.ledger, self._link.news, plan.timeouts.heal_within_s
         )
