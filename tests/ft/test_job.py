@@ -109,7 +109,11 @@ async def test_a_killed_replica_comes_back_with_equal_state_and_the_others_never
         }  # fmt: skip
         assert one.source in {0, 1, 2} - {one.replica}
         assert one.bytes > 0
-        figures(f"{kind}: " + " ".join(f"{name} {1000 * at:.0f}" for name, at in one.phases.items()))
+        assert one.survivors_committed is not None
+        figures(
+            f"{kind}: survivors committed {1000 * one.survivors_committed:.0f} "
+            + " ".join(f"{name} {1000 * at:.0f}" for name, at in one.phases.items())
+        )
 
 
 @pytest.mark.parametrize("kind", ["segfault", "exception", "hang", "hang with the GIL", "freeze"])
@@ -191,6 +195,23 @@ async def test_two_replicas_at_once_and_a_replica_in_its_own_recovery():
         report = await run_with(job, plan)
         assert len(await digests(job)) == 1
     assert sorted(one.replica for one in report.incidents) == [1, 1, 1, 2]
+
+
+async def test_a_donor_that_dies_while_its_state_is_taken():
+    sync, large = DiLoCo(10), partial(Toy, width=200_000, pace_s=0.02)
+    async with FaultTolerantJob(large, replicas=3, steps=200, sync=sync) as job:
+
+        async def plan(failures):
+            await trained(job, 3)
+            failures.inject("kill", replica=2)
+            while not job._books.staged_s:
+                await asyncio.sleep(0.0005)
+            failures.inject("kill", replica=0)
+            await trained(job, 3)
+
+        report = await run_with(job, plan)
+        assert len(await digests(job)) == 1
+    assert [one.replica for one in report.incidents] == [2, 0]
 
 
 async def test_a_replica_of_several_procs_restarts_as_one():

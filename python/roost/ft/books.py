@@ -39,7 +39,7 @@ class Report:
     lost_steps: int = 0
     """Inner steps of all replicas that do not count: of those that died, and of syncs that failed."""
     ended: tuple[int | None, ...] = ()
-    """How many steps each replica ended with; None for those that were given up."""
+    """How many steps each replica ended with; None for those that were given up, or came back when it was over."""
 
     def table(self) -> str:
         """The incidents, a line each."""
@@ -85,11 +85,21 @@ class Books:
             return
         self._feed.settle(member.replica, member.life, settlement.counted, settlement.discarded)
         self._lost_steps += settlement.lost_steps
+        if settlement.is_yes:
+            self._note_survivor(member.replica, settlement.at)
         if settlement.is_yes and member.life == self._lives.get(member.replica, 0):
             self._trained.add(member.replica)
         first = settlement.step - len(settlement.losses)
         for number, loss in enumerate(settlement.losses, first):
             self._steps.setdefault(number, _Step()).losses.append(loss)
+
+    def _note_survivor(self, replica: int, at: float) -> None:
+        """A replica goes on: after whose failures?"""
+        for incident in reversed(self.incidents):
+            if incident.survivors_committed is not None:
+                return
+            if incident.replica != replica and at > incident.failed_at:
+                incident.survivors_committed = at - incident.failed_at
 
     def tell(self, member: Member, news: News) -> None:
         """A replica is back."""

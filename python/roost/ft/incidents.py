@@ -29,6 +29,8 @@ class Incident:
     failure: Failure
     phases: dict[str, float] = field(default_factory=dict[str, float])
     """What was done when, in seconds since the failure; `PHASES` has the names. What never came is not there."""
+    survivors_committed: float | None = None
+    """When the next sync of the others counted, in seconds since the failure; None where there was none without it."""
     source: int | None = None
     """The replica that the state was taken from."""
     bytes: int = 0
@@ -51,12 +53,24 @@ class Incident:
 
     def to_json(self) -> str:
         """One line for a log."""
-        return json.dumps({
-            "replica": self.replica, "procs": self.procs, "life": self.life, "kind": self.failure.kind,
-            "signal": self.failure.signal, "exit_code": self.failure.exit_code, "reason": self.failure.reason,
-            "phases": self.phases, "source": self.source, "bytes": self.bytes, "checksum": self.checksum,
-            "lost_steps": self.lost_steps,
-        })  # fmt: skip
+        failure = self.failure
+        return json.dumps(
+            {
+                "replica": self.replica,
+                "procs": self.procs,
+                "life": self.life,
+                "kind": failure.kind,
+                "signal": failure.signal,
+                "exit_code": failure.exit_code,
+                "reason": failure.reason,
+                "phases": self.phases,
+                "survivors_committed": self.survivors_committed,
+                "source": self.source,
+                "bytes": self.bytes,
+                "checksum": self.checksum,
+                "lost_steps": self.lost_steps,
+            }
+        )
 
 
 def table(incidents: Sequence[Incident]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
@@ -245,7 +245,7 @@ class FaultTolerantJob(Generic[B]):
                 for proc in range(self._procs)
             ]
             try:
-                steps: list[int] = await asyncio.gather(*calls)
+                steps: list[int | None] = await asyncio.gather(*calls)
             except StoppedError:
                 raise
             except ActorDied as death:
@@ -263,10 +263,12 @@ class FaultTolerantJob(Generic[B]):
         mesh = self.procs.slice(replicas=replica)
         failed = [proc for proc, call in enumerate(calls) if call.done() and call.exception() is not None]
         incident = self._books.failed(replica, tuple(failed), failure, life)
-        for proc in range(self._procs):
-            if proc not in failed:
-                with suppress(ActorDied):
-                    await mesh.slice(procs=proc).restart(f"a proc of replica {replica} failed")
+        left = [mesh.slice(procs=proc) for proc in range(self._procs) if proc not in failed]
+        if left:
+            # Their training threads would take no notice of a stop. Their policy brings them back.
+            members = [member for one in left for member in one._members()]
+            process.current().control.kill(members, f"a proc of replica {replica} failed")
+            await asyncio.gather(*calls, return_exceptions=True)
         try:
             await mesh.ready()
         except RoostError as error:

@@ -58,8 +58,10 @@ class CoordinatorLink:
     def mark(self, what: str, limit_s: float | None) -> None:
         """Say what the training thread does, and for how long it may."""
         self._seat.progress.mark(what, limit_s)
-        fault, self._seat.fault = self._seat.fault, None
-        if fault is not None:
+        fault = self._seat.fault
+        # Where it waits for others there is nothing of its own that could go wrong.
+        if fault is not None and limit_s is not None:
+            self._seat.fault = None
             fault()
 
     def reached(self, phase: str) -> None:

@@ -68,7 +68,7 @@ class Trainer(Actor, Generic[B]):
         return self._training.loop.outer_state()
 
     @endpoint
-    def ft_train(self, plan: Plan, life: int) -> int:
+    def ft_train(self, plan: Plan, life: int) -> int | None:
         """Train until all end together; how many steps count. For `FaultTolerantJob`."""
         from roost.ft.training import Training, fail_process
 

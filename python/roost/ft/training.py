@@ -92,8 +92,8 @@ class Training:
         self._next_item: Reply[Item[Any] | None] | None = None
         self._manager.prepare()
 
-    def run(self) -> int:
-        """Train to the end; how many steps count.
+    def run(self) -> int | None:
+        """Train to the end; how many steps count, or None for who came back too late to have the state.
 
         Raises:
             RoostError: training cannot go on.
@@ -105,7 +105,8 @@ class Training:
             self._manager.shutdown()
             if over.end.error is not None:
                 raise RoostError(over.end.error) from None
-            return self._base
+            # Who came back when it was over has nothing of it.
+            return self._base if self._manager.has_state else None
         except BaseException:  # noqa: BLE001 - what the user's code raises ends the process, as any failure of a replica does
             fail_process()
         raise AssertionError("training ends by its end")
