@@ -20,12 +20,12 @@ class Settings:
 
     seed: int = 1
     replicas: int = 4
-    steps: int = 400
+    steps: int = 300
     """Inner steps of each replica."""
     every: int = 20
     """Inner steps between two syncs; 1 averages gradients at every step instead."""
     failure_every_s: float = 3.0
-    detect_within_s: float = 4.0
+    detect_within_s: float = 2.0
     batch: int = 8
     context: int = 64
     """Characters that the model sees at once."""

@@ -45,6 +45,15 @@ def test_a_quorum_keeps_its_id_while_nothing_changes():
     assert ids == [1, 1, 1]
 
 
+def test_a_broken_group_is_made_anew_before_a_step_is_lost_with_it():
+    quorums = machine(2)
+    first = committed(quorums, [0, 1])
+    quorums.asked(0, 0, 0, ask(1, is_broken=True))
+    formed = quorums.asked(1, 0, 0, ask(1))[-1]
+    assert formed.is_new
+    assert formed.quorum.id == first.id + 1
+
+
 def test_an_id_has_the_coordinators_epoch():
     quorums = Quorums(7, 1)
     quorums.heard(0, 0, None)

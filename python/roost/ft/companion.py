@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 from roost.actor import Actor
 from roost.context import context
 from roost.endpoint import endpoint
+from roost.ft.ending import End, TrainingOver
 from roost.ft.seat import take_seat
 
 if TYPE_CHECKING:
@@ -71,6 +72,15 @@ class Companion(Actor):
     async def staged(self, quorum_id: int, step: int) -> Staged:
         """What this member has staged for those that heal from it in a quorum, once it has."""
         return await self._seat.shelf.get(quorum_id, step)
+
+    @endpoint(concurrent=True)
+    async def quit(self, reason: str) -> None:
+        """Have the training thread end at its next step: a stop does not reach it."""
+
+        def over() -> NoReturn:
+            raise TrainingOver(End(error=reason))
+
+        self._seat.fault = over
 
     @endpoint(concurrent=True)
     async def suffer(self, kind: str, seconds: float) -> None:

@@ -16,6 +16,7 @@ from roost.context import context
 from roost.endpoint import endpoint
 from roost.errors import ActorDied
 from roost.ft.companion import ALL_BEFORE
+from roost.ft.ending import End
 from roost.ft.quorum import Condemned, Decision, Ended, Formed, Output, Quorum, Quorums, Stopped
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from roost.ft.quorum import Ask
     from roost.ft.stores import Stores
 
-__all__ = ["Coordinator", "End", "Grant", "Member"]
+__all__ = ["Coordinator", "Grant", "Member"]
 
 _STORES_RETRY_S = 0.05
 
@@ -47,14 +48,6 @@ class Grant:
 
     quorum: Quorum
     store: str
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """There is no next step."""
-
-    step: int = 0
-    error: str | None = None
 
 
 @dataclass(slots=True)
@@ -125,6 +118,12 @@ class Coordinator(Actor):
     async def lose(self, replica: int, reason: str) -> None:
         """The job's owner says that a replica does not come back."""
         self._apply(self._machine.lost(replica, reason))
+
+    @endpoint(concurrent=True)
+    async def finish(self, reason: str) -> None:
+        """Whoever waits or asks is told that there is no next step."""
+        if self._end is None:
+            self._end_with(End(error=reason))
 
     def _hear_of(self, member: Member) -> None:
         """Hear of the death of who speaks, in the life in which it speaks."""

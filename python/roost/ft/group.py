@@ -30,6 +30,11 @@ class Group(Protocol):
         """The quorum that it is for; -1 before the first."""
         ...
 
+    @property
+    def aborted(self) -> str | None:
+        """Why it was aborted, if it was."""
+        ...
+
     def configure(self, store: str, quorum_id: int, rank: int, world: int) -> None:
         """Make the group of a quorum."""
         ...

@@ -126,7 +126,8 @@ class FaultTolerantJob(Generic[B]):
         self._plan: Plan | None = None
         self._trainers: Any = None
         self._services: dict[str, ProcMesh] = {}
-        self._has_run = False
+        # Whether some of its trainers may be in their training loops.
+        self._has_run = self._is_running = False
 
     @property
     def trainers(self) -> Any:
@@ -179,6 +180,10 @@ class FaultTolerantJob(Generic[B]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: types.TracebackType | None
     ) -> None:
+        if self._is_running and self._plan is not None:
+            why = "the job was stopped"
+            self._plan.companions.quit.broadcast(why)
+            self._plan.coordinator.finish.broadcast(why)
         await self._stack.__aexit__(kind, error, traceback)
 
     async def run(self) -> Report:
@@ -189,13 +194,14 @@ class FaultTolerantJob(Generic[B]):
         """
         if self._has_run:
             raise RuntimeError("FaultTolerantJob.run() again: make another job")
-        self._has_run = True
+        self._has_run = self._is_running = True
         tasks = [asyncio.create_task(self._keep(replica)) for replica in range(self._replicas)]
         try:
             outcomes = await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
+        self._is_running = False
         errors = [one for one in outcomes if isinstance(one, RoostError)]
         if errors:
             raise errors[0]

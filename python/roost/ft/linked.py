@@ -11,7 +11,8 @@ from roost.ft.ledger import News
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from roost.ft.coordinator import Coordinator, End, Grant, Member
+    from roost.ft.coordinator import Coordinator, Grant, Member
+    from roost.ft.ending import End
     from roost.ft.ledger import Ledger
     from roost.ft.quorum import Ask, Decision
     from roost.ft.seat import Seat

@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
 from roost.errors import CollectiveError
+from roost.ft.ending import End, TrainingOver
 from roost.ft.quorum import Ask, Decision
 from roost.ft.works import averaging, finished
 
@@ -16,22 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
 
-    from roost.ft.coordinator import End, Grant
+    from roost.ft.coordinator import Grant
     from roost.ft.group import Group, Pending
     from roost.ft.quorum import Quorum
     from roost.ft.timeouts import Timeouts
 
-__all__ = ["Link", "Manager", "TrainingOver", "Transfer"]
+__all__ = ["Link", "Manager", "Transfer"]
 
 _logger = logging.getLogger("roost.ft")
-
-
-class TrainingOver(BaseException):
-    """There is no next step: raised through the user's own loop, which is not to catch it."""
-
-    def __init__(self, end: End) -> None:
-        super().__init__(end.error or f"training is over after {end.step} syncs")
-        self.end = end
 
 
 class Link(Protocol):
@@ -142,10 +135,12 @@ class Manager:
         link = self._link
         self.prepare()
         link.mark("waiting for the others", None)
-        grant = link.ask(Ask(self._step, self._has_state, self._digest or "", self.is_idle))
-        quorum = getattr(grant, "quorum", None)
-        if quorum is None:
-            raise TrainingOver(grant)  # type: ignore[arg-type]
+        grant = link.ask(
+            Ask(self._step, self._has_state, self._digest or "", self._group.aborted is not None, self.is_idle)
+        )
+        if isinstance(grant, End):
+            raise TrainingOver(grant)
+        quorum = grant.quorum
         link.reached("quorum_joined")
         self._quorum, self._error, self._open = quorum, None, []
         self._try(self._join, grant)

@@ -37,6 +37,8 @@ class Ask:
     """Whether that state is whole: False from birth until a peer's state was taken and verified."""
     digest: str = ""
     """Of the state that it was built with; who has the same before the first commit need take nothing."""
+    is_broken: bool = False
+    """Its group is of no more use, so that another has to be made."""
     is_idle: bool = False
     """It has nothing more to train on, and takes part with nothing until all are so."""
 
@@ -348,6 +350,7 @@ class Quorums:
             before is None
             or before.is_condemned
             or bool(healing)
+            or any(ask.is_broken for one in ready.values() for ask in one.asks.values())
             or (before.quorum.members, before.quorum.lives) != (members, lives)
         )
         if is_new:

@@ -12,11 +12,12 @@ from roost.errors import RoostError
 from roost.ft import libraries
 from roost.ft.companion import end_process
 from roost.ft.coordinator import Member
+from roost.ft.ending import TrainingOver
 from roost.ft.group import GlooGroup
 from roost.ft.ledger import Settlement
 from roost.ft.linked import CoordinatorLink
 from roost.ft.loops import loop_for
-from roost.ft.manager import Manager, TrainingOver
+from roost.ft.manager import Manager
 from roost.ft.seat import seat_here
 from roost.ft.state import StateTransfer
 from roost.ft.sync import EveryStep
