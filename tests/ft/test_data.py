@@ -16,7 +16,7 @@ def test_each_item_is_handed_out_once_and_the_end_is_none():
 
 
 def test_the_procs_of_a_replica_take_the_same_items():
-    feed = Feed("abc")
+    feed = Feed("abc", procs=2)
     assert values([feed.take(0, 0, 0), feed.take(0, 0, 1), feed.take(0, 0, 1), feed.take(0, 0, 0)]) == [
         "a",
         "a",
@@ -56,3 +56,12 @@ def test_data_may_be_endless():
 
     feed = Feed(count())
     assert [feed.take(0, 0, 0).value for _ in range(3)] == [0, 1, 2]
+
+
+def test_what_was_taken_is_not_kept():
+    feed = Feed(range(1000), procs=2)
+    for position in range(1000):
+        assert feed.take(0, 0, 0) == feed.take(0, 0, 1)
+        feed.settle(0, 0, counted=[position], discarded=[])
+    one = feed._lives[0]
+    assert (len(one.items), len(one.open), feed.skipped) == (0, 0, [])

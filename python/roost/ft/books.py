@@ -58,10 +58,11 @@ class Books:
 
     Args:
         data: the items, or None.
+        procs: how many procs a replica has.
     """
 
-    def __init__(self, data: Iterable[Any] | None) -> None:
-        self._feed: Feed[Any] = Feed(() if data is None else data)
+    def __init__(self, data: Iterable[Any] | None, procs: int) -> None:
+        self._feed: Feed[Any] = Feed(() if data is None else data, procs)
         self._steps: dict[int, _Step] = {}
         self._lost_steps = 0
         self._heard: dict[int, list[float]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -27,10 +28,13 @@ class _Life(Generic[B]):
     """What one life of a replica was given."""
 
     life: int
-    # In the order in which it took them, until they are settled; its procs each take the same.
-    taken: list[Item[B]] = field(default_factory=list["Item[B]"])
-    settled: set[int] = field(default_factory=set[int])
+    # Items that not all of its procs have taken yet, and how many came before them.
+    items: deque[Item[B]] = field(default_factory=deque["Item[B]"])
+    first: int = 0
+    # How many each proc has taken.
     counts: dict[int, int] = field(default_factory=dict[int, int])
+    # Positions of which it has not said what became of them.
+    open: set[int] = field(default_factory=set[int])
 
 
 class Feed(Generic[B]):
@@ -38,10 +42,12 @@ class Feed(Generic[B]):
 
     Args:
         data: the items; asked for as they are wanted, so it may be endless.
+        procs: how many procs a replica has; each is given the same.
     """
 
-    def __init__(self, data: Iterable[B]) -> None:
+    def __init__(self, data: Iterable[B], procs: int = 1) -> None:
         self._items: Iterator[B] = iter(data)
+        self._procs = procs
         self._next = 0
         self._lives: dict[int, _Life[B]] = {}
         self._is_over = False
@@ -53,31 +59,35 @@ class Feed(Generic[B]):
         if one is None:
             return None
         count = one.counts.get(proc, 0)
-        if count == len(one.taken):
-            item = self._draw()
-            if item is None:
+        if count - one.first == len(one.items):
+            drawn = self._draw()
+            if drawn is None:
                 return None
-            one.taken.append(item)
+            one.items.append(drawn)
+            one.open.add(drawn.position)
+        item = one.items[count - one.first]
         one.counts[proc] = count + 1
-        return one.taken[count]
+        while one.items and len(one.counts) == self._procs and min(one.counts.values()) > one.first:
+            one.items.popleft()
+            one.first += 1
+        return item
 
     def settle(self, replica: int, life: int, counted: Iterable[int], discarded: Iterable[int]) -> None:
         """A replica says which of its items are learnt from, and which will never be."""
         one = self._life(replica, life)
         if one is None:
             return
-        one.settled.update(counted)
-        for position in discarded:
-            if position not in one.settled:
-                one.settled.add(position)
-                self.skipped.append(position)
+        one.open.difference_update(counted)
+        in_vain = one.open.intersection(discarded)
+        one.open -= in_vain
+        self.skipped.extend(sorted(in_vain))
 
     def end_life(self, replica: int) -> int:
         """A life of a replica is over; how many items it took with it."""
         one = self._lives.get(replica)
         if one is None:
             return 0
-        lost = [item.position for item in one.taken if item.position not in one.settled]
+        lost = sorted(one.open)
         self.skipped.extend(lost)
         self._lives[replica] = _Life(one.life + 1)
         return len(lost)

@@ -120,7 +120,7 @@ class FaultTolerantJob(Generic[B]):
             "gpus_per_proc": gpus_per_proc, "env": env, "spares": spares,
             "restart": _TRAINERS if restart is None else restart, "preload": self._preload(preload),
         }  # fmt: skip
-        self._books = Books(data)
+        self._books = Books(data, procs)
         self._stack = AsyncExitStack()
         self._proc_mesh: ProcMesh | None = None
         self._plan: Plan | None = None
@@ -223,6 +223,7 @@ class FaultTolerantJob(Generic[B]):
         sizes = {"replicas": self._replicas, "procs": self._procs}
         hosts = self._hosts or host
         procs = await enter(hosts.spawn_procs(sizes, name="trainers", supervise=_handled, **self._spawn))
+        self._proc_mesh = procs
         watched = procs.options(probe=self._timeouts.probe, supervise=self._end_unhealthy)
         companions = await watched.spawn("ft-companions", Companion, self._timeouts)
         stores = await stores_home.spawn("ft-stores", Stores, address)
@@ -230,7 +231,6 @@ class FaultTolerantJob(Generic[B]):
             "ft-coordinator", Coordinator, companions, stores, ledger, self._replicas, self._procs, self._min_replicas
         )
         self._trainers = await procs.spawn(self._cls.__name__, self._cls, *self._args, **self._kwargs)
-        self._proc_mesh = procs
         self._plan = Plan(
             coordinator, companions, ledger, self._sync, self._timeouts, address, self._steps, self._has_data
         )
