@@ -77,6 +77,7 @@ async def test_data_that_does_not_divide_with_fragments():
         assert len(await digests(job)) == 1
     assert seen == Counter(data)
     assert report.skipped == ()
+    assert len(set(report.ended)) == 1
 
 
 @pytest.mark.parametrize("kind", SYNCS)

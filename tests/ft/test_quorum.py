@@ -54,6 +54,14 @@ def test_a_broken_group_is_made_anew_before_a_step_is_lost_with_it():
     assert formed.quorum.id == first.id + 1
 
 
+def test_all_members_count_alike_whatever_each_of_them_brings():
+    quorums = machine(2)
+    committed(quorums, [0, 1])
+    quorums.asked(0, 0, 0, ask(1, base=10, local=7))
+    quorum = quorums.asked(1, 0, 0, ask(1, base=10, local=10))[-1].quorum
+    assert (quorum.base, quorum.steps) == (10, 10)
+
+
 def test_an_id_has_the_coordinators_epoch():
     quorums = Quorums(7, 1)
     quorums.heard(0, 0, None)

@@ -90,8 +90,7 @@ class Books:
             self._note_survivor(member.replica, settlement.at)
         if settlement.is_yes and member.life == self._lives.get(member.replica, 0):
             self._trained.add(member.replica)
-        first = settlement.step - len(settlement.losses)
-        for number, loss in enumerate(settlement.losses, first):
+        for number, loss in enumerate(settlement.losses, settlement.first):
             self._steps.setdefault(number, _Step()).losses.append(loss)
 
     def _note_survivor(self, replica: int, at: float) -> None:

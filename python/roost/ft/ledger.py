@@ -40,12 +40,11 @@ def books_of(number: int) -> Books:
 class Settlement:
     """What one proc tells of the end of a sync."""
 
-    step: int
-    """Committed inner steps by now."""
     is_yes: bool
-    participants: int
+    first: int = 0
+    """The number of the first of its inner steps that count now."""
     losses: tuple[float, ...] = ()
-    """Of the inner steps that count now, the last of which is `step`."""
+    """Of those steps."""
     counted: tuple[int, ...] = ()
     """Positions of items that were learnt from."""
     discarded: tuple[int, ...] = ()

@@ -26,6 +26,10 @@ class SyncLoop(Protocol):
         """Inner steps since the last sync."""
         ...
 
+    def brings(self) -> int:
+        """Inner steps that the sync that begins now will count."""
+        ...
+
     def join(self) -> None:
         """Have the state that all begin with, or that a peer has."""
         ...
@@ -73,6 +77,10 @@ class _EveryStepLoop:
         """A step is synced as soon as it is done."""
         return int(self._has_voted)
 
+    def brings(self) -> int:
+        """The step that follows the quorum."""
+        return int(not self._manager.is_idle)
+
     def join(self) -> None:
         """Each step begins with a quorum."""
 
@@ -92,10 +100,7 @@ class _EveryStepLoop:
         """Add nothing, and go where the others go."""
         self._manager.start_quorum()
         self._optimizer.zero_grad()
-        # The step of the others is a step of this model too.
-        self._has_voted = True
         self._vote()
-        self._has_voted = False
 
     def outer_state(self) -> dict[str, dict[str, Any]]:
         """There is none."""
@@ -167,6 +172,10 @@ class _LocalSGDLoop:
         """Inner steps since the last sync."""
         return int(self._sgd._local_step)
 
+    def brings(self) -> int:
+        """Those since the last sync."""
+        return self.local()
+
     def join(self) -> None:
         """Sync until one counts: from then on this member has the state."""
         while not self._manager.has_state:
@@ -211,6 +220,10 @@ class _DiLoCoLoop:
     def local(self) -> int:
         """Inner steps since the last sync."""
         return int(self._diloco._local_step)
+
+    def brings(self) -> int:
+        """Those since the last sync."""
+        return self.local()
 
     def join(self) -> None:
         """Sync until one counts: from then on this member has the state."""

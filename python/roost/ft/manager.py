@@ -101,6 +101,10 @@ class Manager:
         self._open: list[Any] = []
         self.decided: Callable[[bool], None] = lambda _: None
         """Told of each decision, before whoever asked for it goes on."""
+        self.joined: Callable[[Quorum], None] = lambda _: None
+        """Told of each quorum, before anything is done in it."""
+        self.brings: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        """Says how many inner steps count by now, and how many are brought to the next sync."""
         self.is_idle = False
         """Whether this member has nothing to add from now on."""
 
@@ -135,13 +139,13 @@ class Manager:
         link = self._link
         self.prepare()
         link.mark("waiting for the others", None)
-        grant = link.ask(
-            Ask(self._step, self._has_state, self._digest or "", self._group.aborted is not None, self.is_idle)
-        )
+        is_broken = self._group.aborted is not None
+        grant = link.ask(Ask(self._step, self._has_state, self._digest or "", is_broken, self.is_idle, *self.brings()))
         if isinstance(grant, End):
             raise TrainingOver(grant)
         quorum = grant.quorum
         link.reached("quorum_joined")
+        self.joined(quorum)
         self._quorum, self._error, self._open = quorum, None, []
         self._try(self._join, grant)
         link.mark("training", self._timeouts.step_s)

@@ -41,6 +41,10 @@ class Ask:
     """Its group is of no more use, so that another has to be made."""
     is_idle: bool = False
     """It has nothing more to train on, and takes part with nothing until all are so."""
+    base: int = 0
+    """How many inner steps count by now."""
+    local: int = 0
+    """How many it brings to this sync."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,10 @@ class Quorum:
     """Where each of those takes it from."""
     idle: tuple[int, ...] = ()
     """Members that have nothing to add."""
+    base: int = 0
+    """How many inner steps count before it."""
+    steps: int = 0
+    """How many more do after it, as all members say: the most that one of them brings."""
 
     def rank(self, replica: int) -> int:
         """The place of a replica in the group."""
@@ -356,7 +364,9 @@ class Quorums:
         if is_new:
             self._counter += 1
         quorum_id = (self._epoch << _COUNTER_BITS) | self._counter
-        self._round = _Round(Quorum(quorum_id, step, members, lives, healing, sources, idle))
+        asks = [ask for replica in expected for ask in ready[replica].asks.values()]
+        base, steps = max(ask.base for ask in asks), max(ask.local for ask in asks)
+        self._round = _Round(Quorum(quorum_id, step, members, lives, healing, sources, idle, base, steps))
         for one in ready.values():
             one.asks.clear()
         outputs: list[Output] = []

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from roost.ft.coordinator import Coordinator
     from roost.ft.data import Item
     from roost.ft.ledger import Ledger
+    from roost.ft.quorum import Quorum
     from roost.ft.sync import Sync
     from roost.ft.timeouts import Timeouts
     from roost.ft.trainer import Trainer
@@ -79,16 +80,17 @@ class Training:
         self._manager = Manager(
             self._link, group, transfer, plan.timeouts, counts_healed=isinstance(plan.sync, EveryStep)
         )
-        self._manager.decided = self._decided
+        self._manager.decided, self._manager.joined = self._decided, self._joined
+        self._manager.brings = lambda: (self._base, self.loop.brings())
         trainer.model, trainer.optimizer = trainer.build()
         self._manager.register_state_dict_fn("trainer", trainer.load_state_dict, trainer.state_dict)
-        self._manager.register_state_dict_fn("inner", self._load_inner, self._inner)
         self.loop = loop_for(plan.sync, self._manager, trainer.model, trainer.optimizer)
         # Inner steps that count, and those since the last sync with their items and losses.
         self._base = 0
         self._items: list[int] = []
         self._losses: list[float] = []
-        self._verdicts: list[tuple[bool, int]] = []
+        # Of each decision since the last step was over: whether it counts, own steps in it, and how many counted before.
+        self._verdicts: list[tuple[bool, int, int]] = []
         self._is_first = True
         self._next_item: Reply[Item[Any] | None] | None = None
         self._manager.prepare()
@@ -153,43 +155,46 @@ class Training:
         if item is not None:
             self._items.append(item.position)
 
+    def _joined(self, quorum: Quorum) -> None:
+        """A newcomer counts from where the others are."""
+        self._base = quorum.base
+
     def _decided(self, is_yes: bool) -> None:
         """A sync is decided; the step that it is part of is not over yet."""
-        self._verdicts.append((is_yes, self.loop.local()))
-        if is_yes or self.loop.keeps_on_no:
-            self._base += self.loop.local()
+        local, quorum = self.loop.local(), self._manager.quorum
+        assert quorum is not None
+        self._verdicts.append((is_yes, local, quorum.base))
+        if is_yes:
+            self._base = quorum.base + quorum.steps
+        elif self.loop.keeps_on_no:
+            self._base += local
 
     def _settle(self) -> None:
         """Tell of what was decided since, now that losses are known."""
-        for is_yes, steps in self._verdicts:
-            keeps = is_yes or self.loop.keeps_on_no
-            if is_yes or not keeps:
-                self._tell(is_yes=is_yes, steps=steps)
+        for is_yes, local, base in self._verdicts:
+            if is_yes:
+                # What an earlier sync has kept comes before what is of this one.
+                self._tell(is_yes=True, first=base - (len(self._losses) - local))
+            elif not self.loop.keeps_on_no:
+                self._tell(is_yes=False, lost_steps=local)
         self._verdicts.clear()
 
-    def _tell(self, *, is_yes: bool, steps: int) -> None:
+    def _tell(self, *, is_yes: bool, first: int = 0, lost_steps: int = 0) -> None:
         items, losses = tuple(self._items), tuple(self._losses)
         self._items.clear()
         self._losses.clear()
         self._plan.ledger.settle.broadcast(
             self._member,
             Settlement(
-                step=self._base,
                 is_yes=is_yes,
-                participants=self._manager.num_participants(),
+                first=first,
                 losses=losses if is_yes else (),
                 counted=items if is_yes else (),
                 discarded=() if is_yes else items,
-                lost_steps=0 if is_yes else steps,
+                lost_steps=lost_steps,
                 at=time.time(),
             ),
         )
-
-    def _inner(self) -> int:
-        return self._base + (0 if isinstance(self._plan.sync, EveryStep) else self.loop.local())
-
-    def _load_inner(self, inner: int) -> None:
-        self._base = inner
 
 
 def fail_process() -> NoReturn:
