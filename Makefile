@@ -119,7 +119,7 @@ asan:  ## tests of memory between processes under AddressSanitizer, with 10,000 
 		--test cancelled -- --ignored --nocapture
 
 chaos:  ## the tests of what is promised when things go wrong, in their long form; figures at the end
-	$(SETUP) test dev torch extension
+	$(SETUP) test dev demo torch ft extension
 	$(RUN) python -m pytest -m "" tests/chaos tests/system/test_demo.py --long $(PYTEST)
 
 soak:  ## the endurance tests in their long form, hours of them; figures at the end

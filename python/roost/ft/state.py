@@ -125,8 +125,8 @@ class StateTransfer:
         """Take the state of another member: into the tensors of `own` where they are alike, else into new ones.
 
         Raises:
-            ActorDied: the other died; BufferGone, VersionError, ProtocolError: what came is not what it staged.
-            ValueError: a tensor has another shape there.
+            ActorDied: the other died; BufferGone, VersionError: what it staged is gone.
+            ValueError: a tensor has another shape there, or what came is not what it staged.
         """
         until = time.monotonic() + self._heal_within_s
         companion = self._companions.slice(replicas=source, procs=self._member.proc)
@@ -141,7 +141,8 @@ class StateTransfer:
         for leaf, part in zip(manifest.leaves, parts, strict=True):
             if not leaf.is_small:
                 batch.read(staged.buffer[leaf.offset : leaf.offset + leaf.nbytes], part)
-        batch.submit(version=staged.version, checksum=True, timeout=max(0.01, until - time.monotonic())).result()
+        # What came is compared with what was staged below, from end to end.
+        batch.submit(version=staged.version, timeout=max(0.01, until - time.monotonic())).result()
         for leaf, part in zip(manifest.leaves, parts, strict=True):
             if leaf.is_small:
                 part.copy_(small[leaf.offset : leaf.offset + leaf.nbytes])
