@@ -1,6 +1,8 @@
 """Whole jobs, with real processes that die. One loop, so that all of them are forked from one template."""
 
 import asyncio
+import os
+import signal
 from collections import Counter
 from functools import partial
 
@@ -176,6 +178,23 @@ async def test_training_outlives_its_services(service):
         assert len(await digests(job)) == 1
     assert [one.replica for one in report.incidents] == [0]
     assert report.ended == (200, 200, 200)
+
+
+async def test_a_quorum_service_that_stands_still_is_ended():
+    async with FaultTolerantJob(PACED, replicas=2, steps=200, sync=DiLoCo(10), detect_within_s=3) as job:
+
+        async def plan(failures):
+            await trained(job, 2)
+            seen = job.progress
+            state = (await job.services["quorum service"].states()).item()
+            os.kill(state.pid, signal.SIGSTOP)
+            while job.progress < seen + 40:
+                await asyncio.sleep(0.01)
+
+        report = await run_with(job, plan)
+        assert len(await digests(job)) == 1
+        assert (await job.services["quorum service"].states()).item().incarnation == 1
+    assert (report.incidents, report.ended) == ((), (200, 200))
 
 
 async def test_two_replicas_at_once_and_a_replica_in_its_own_recovery():

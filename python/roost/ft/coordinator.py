@@ -96,6 +96,9 @@ class Coordinator(Actor):
         for task in (*self._tasks, *(one.task for one in self._followed.values())):
             task.cancel()
 
+    async def __healthy__(self) -> bool:
+        return True
+
     @endpoint(reply="port", concurrent=True)
     async def ask(self, port: Port[Grant | End], member: Member, ask: Ask) -> None:
         """Want to take the next step: answered with the quorum, once it is formed, or with the end."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from roost.failure import Failure
     from roost.ft.sync import Sync
     from roost.host_mesh import HostMesh
-    from roost.mesh import ProcMesh
+    from roost.mesh import ProcMesh, SpawnOptions
 
 __all__ = ["FaultTolerantJob"]
 
@@ -224,10 +224,9 @@ class FaultTolerantJob(Generic[B]):
         hosts = self._hosts or host
         procs = await enter(hosts.spawn_procs(sizes, name="trainers", supervise=_handled, **self._spawn))
         self._proc_mesh = procs
-        watched = procs.options(probe=self._timeouts.probe, supervise=self._end_unhealthy)
-        companions = await watched.spawn("ft-companions", Companion, self._timeouts)
-        stores = await stores_home.spawn("ft-stores", Stores, address)
-        coordinator = await quorum_home.spawn(
+        companions = await self._watched(procs).spawn("ft-companions", Companion, self._timeouts)
+        stores = await self._watched(stores_home).spawn("ft-stores", Stores, address)
+        coordinator = await self._watched(quorum_home).spawn(
             "ft-coordinator", Coordinator, companions, stores, ledger, self._replicas, self._procs, self._min_replicas
         )
         self._trainers = await procs.spawn(self._cls.__name__, self._cls, *self._args, **self._kwargs)
@@ -284,12 +283,14 @@ class FaultTolerantJob(Generic[B]):
             return False
         return True
 
-    async def _end_unhealthy(self, failure: Failure) -> bool:
-        """A companion that does not answer is gone, but its process is to go too."""
-        runtime = process.current()
-        place = self.procs.slice(**failure.point)
-        runtime.control.kill(list(place._members()), failure.reason)
-        return True
+    def _watched(self, procs: ProcMesh) -> SpawnOptions:
+        """Procs whose actors are probed: one that does not answer is gone, and its process is to go too."""
+
+        async def end(failure: Failure) -> bool:
+            process.current().control.kill(list(procs.slice(**failure.point)._members()), failure.reason)
+            return True
+
+        return procs.options(probe=self._timeouts.probe, supervise=end)
 
     def _preload(self, more: Sequence[str]) -> tuple[str, ...]:
         names = [*_PRELOAD]

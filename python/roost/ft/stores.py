@@ -23,6 +23,9 @@ class Stores(Actor):
         self._address = address
         self._open: dict[str, tuple[Any, str]] = {}
 
+    async def __healthy__(self) -> bool:
+        return True
+
     @endpoint(concurrent=True)
     async def open(self, key: str) -> str:
         """The "host:port" of a key's store; it is made when there is none."""
