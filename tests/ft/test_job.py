@@ -295,6 +295,8 @@ async def test_leaving_a_job_in_the_midst_of_its_run_takes_no_grace():
     async with FaultTolerantJob(PACED, replicas=2, steps=100_000, sync=DiLoCo(10)) as job:
         running = asyncio.create_task(job.run())
         await trained(job, 2)
+        # Its own endpoints answer meanwhile.
+        assert len(await job.trainers.pid.call()) == 2
         running.cancel()
         began = asyncio.get_running_loop().time()
     states = (await job.procs.states()).values()

@@ -67,7 +67,8 @@ class Trainer(Actor, Generic[B]):
             raise RuntimeError("outer_state() before training has begun")
         return self._training.loop.outer_state()
 
-    @endpoint
+    # Beside others, so that the user's own concurrent endpoints answer during training.
+    @endpoint(concurrent=True)
     def ft_train(self, plan: Plan, life: int) -> int | None:
         """Train until all end together; how many steps count. For `FaultTolerantJob`."""
         from roost.ft.training import Training, fail_process
