@@ -72,6 +72,10 @@ class Attaching:
         if self._waits and self._path is not None:
             self._runtime.loop.call_later(_RETRY_S[0], self._read_again)
 
+    def dialled(self) -> list[str]:
+        """What was dialled for those that have joined."""
+        return [one for candidate in self._candidates if candidate.host is not None for one in candidate.dialled]
+
     async def _dial(self, candidate: Candidate) -> None:
         try:
             candidate.dialled = await resolve(self._runtime.loop, candidate.address)

@@ -8,6 +8,7 @@ from toys import Toy
 
 from roost.errors import Unavailable
 from roost.ft import DiLoCo, EveryStep, FaultTolerantJob, LocalSGD
+from roost.ft.places import per_host
 from roost.ft.timeouts import Timeouts
 
 
@@ -22,6 +23,10 @@ from roost.ft.timeouts import Timeouts
         (lambda: Timeouts(0.1), "busy replica looks like one that hangs"),
         (lambda: FaultTolerantJob(Toy, replicas=2, min_replicas=3, steps=1), "min_replicas=3 of 2"),
         (lambda: FaultTolerantJob(Toy, replicas=2), "never ends"),
+        (lambda: FaultTolerantJob(Toy, replicas=2, steps=1, spare_hosts=1), "none is left to train on"),
+        (lambda: per_host(3, 3, 2, 1), "none is left to train on"),
+        (lambda: per_host(2, 0, 3, 1), "cannot be laid over 2 hosts"),
+        (lambda: per_host(2, 0, 1, 3), "cannot be laid over 2 hosts"),
         (lambda: FaultTolerantJob(Toy(), replicas=2, steps=1), "subclass of Trainer"),
         (lambda: FaultTolerantJob(Toy, replicas=2, steps=1, quorum="other"), "quorum"),
         (lambda: FaultTolerantJob(Toy, replicas=2, steps=1, detect_within_s=0.01), "detect_within_s"),
@@ -30,6 +35,14 @@ from roost.ft.timeouts import Timeouts
 def test_what_cannot_work_is_refused_at_the_start(make, text):
     with pytest.raises((ValueError, TypeError), match=text):
         make()
+
+
+@pytest.mark.parametrize(
+    ("hosts", "spare", "replicas", "procs", "each"),
+    [(1, 0, 3, 2, 6), (2, 0, 4, 1, 2), (4, 0, 2, 6, 3), (3, 1, 2, 1, 1)],
+)
+def test_replicas_are_laid_over_hosts_whole_or_over_whole_hosts(hosts, spare, replicas, procs, each):
+    assert per_host(hosts, spare, replicas, procs) == each
 
 
 @pytest.mark.parametrize("found", [None, "0.1.1"])

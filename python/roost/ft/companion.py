@@ -89,6 +89,13 @@ class Companion(Actor):
 
         suffer(self._seat, kind, seconds)
 
+    @endpoint(concurrent=True)
+    async def cut_off(self, seconds: float, network: str) -> None:
+        """Have this host cut off for a while, for tests."""
+        from roost.ft.suffering import cut_off
+
+        cut_off(seconds, network)
+
     async def _watch_training(self) -> None:
         """End this process when its training thread stands still: only its end frees what the thread holds."""
         progress = self._seat.progress

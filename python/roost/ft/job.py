@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import os
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from roost import process
-from roost.errors import ActorDied, RoostError, StoppedError
 from roost.failure import Restart
 from roost.ft import libraries
 from roost.ft.books import Books, Report
 from roost.ft.companion import Companion
 from roost.ft.coordinator import Coordinator
 from roost.ft.ledger import Ledger, forget_books, keep_books
+from roost.ft.lives import Lives
+from roost.ft.places import home_of, per_host, spawn_replicas
 from roost.ft.stores import Stores
 from roost.ft.sync import EveryStep
 from roost.ft.timeouts import Timeouts
@@ -41,12 +40,9 @@ B = TypeVar("B")
 
 _logger = logging.getLogger("roost.ft")
 
-_LOOPBACK = "127.0.0.1"
-_QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR", "RUST_LOG": "warn"}
-"""Libraries complain of groups and stores that were ended on purpose."""
-_PRELOAD = ("torch", "torch._dynamo", "torch.distributed", "torch.optim")
+_PRELOAD = ("roost.ft.quiet", "torch", "torch._dynamo", "torch.distributed", "torch.optim")
 _SERVICE = Restart(limit=1000, within_s=60, backoff_s=(0.0, 0.1), while_down="wait")
-_TRAINERS = Restart(limit=10, within_s=60, backoff_s=(0.0, 1.0))
+_TRAINERS = Restart(limit=10, within_s=60, backoff_s=(0.0, 1.0), on="any_host")
 
 
 class FaultTolerantJob(Generic[B]):
@@ -63,12 +59,13 @@ class FaultTolerantJob(Generic[B]):
         steps: when training ends; None for the end of the data.
         data: items, each handed out once to one replica; None when `step` finds its own.
         sync: how replicas keep together.
-        hosts: where they run.
+        hosts: where they run, as many on each as on any other.
         gpus_per_proc: how many devices each proc sees.
         preload: what the template imports beside torch and the trainer's module.
         env: as for `spawn_procs`.
-        restart: how often a replica is brought back; ten times a minute when left out.
-        spares: warm procs that wait to take a dead one's place.
+        restart: how often a replica is brought back, and whether on other hosts; ten times a minute and on any host when left out.
+        spares: warm procs on each host that wait to take a dead one's place.
+        spare_hosts: how many of the hosts, the last ones, stand by, warm, to take what a lost one had.
         detect_within_s: how long a replica that stands still may go unnoticed; all time-outs follow from it.
         quorum: "roost", decided by supervision.
 
@@ -93,6 +90,7 @@ class FaultTolerantJob(Generic[B]):
         env: Any = None,
         restart: Restart | None = None,
         spares: int = 0,
+        spare_hosts: int = 0,
         detect_within_s: float = 10.0,
         quorum: Literal["roost"] = "roost",
     ) -> None:
@@ -101,6 +99,8 @@ class FaultTolerantJob(Generic[B]):
         check_integer("FaultTolerantJob", "min_replicas", min_replicas, least=1)
         if steps is not None:
             check_integer("FaultTolerantJob", "steps", steps, least=1)
+        check_integer("FaultTolerantJob", "spare_hosts", spare_hosts, least=0)
+        per_host(1 if hosts is None else len(hosts), spare_hosts, replicas, procs)
         if min_replicas > replicas:
             raise ValueError(f"min_replicas={min_replicas} of {replicas} replicas: training could never begin")
         if steps is None and data is None:
@@ -115,7 +115,7 @@ class FaultTolerantJob(Generic[B]):
         if not isinstance(self._sync, EveryStep):
             libraries.check_torchft()
         self._timeouts = Timeouts(detect_within_s)
-        self._hosts = hosts
+        self._hosts, self._spare_hosts = hosts, spare_hosts
         self._spawn: dict[str, Any] = {
             "gpus_per_proc": gpus_per_proc, "env": env, "spares": spares,
             "restart": _TRAINERS if restart is None else restart, "preload": self._preload(preload),
@@ -126,8 +126,9 @@ class FaultTolerantJob(Generic[B]):
         self._plan: Plan | None = None
         self._trainers: Any = None
         self._services: dict[str, ProcMesh] = {}
+        self._lives: Lives | None = None
         # Whether some of its trainers may be in their training loops.
-        self._has_run = self._is_running = False
+        self._is_running = False
 
     @property
     def trainers(self) -> Any:
@@ -158,6 +159,11 @@ class FaultTolerantJob(Generic[B]):
     def trained(self) -> frozenset[int]:
         """The replicas that have the state and are up, as far as is known here."""
         return self._books.trained
+
+    @property
+    def given_up(self) -> frozenset[int]:
+        """The replicas that their restart policy does not bring back; `bring_back` does."""
+        return frozenset() if self._lives is None else self._lives.given_up
 
     @property
     def progress(self) -> int:
@@ -192,96 +198,52 @@ class FaultTolerantJob(Generic[B]):
         Raises:
             RoostError: training cannot go on: no replica is left that has the state, or fewer than `min_replicas`.
         """
-        if self._has_run:
+        if self._lives is not None:
             raise RuntimeError("FaultTolerantJob.run() again: make another job")
-        self._has_run = self._is_running = True
-        tasks = [asyncio.create_task(self._keep(replica)) for replica in range(self._replicas)]
-        try:
-            outcomes = await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
+        assert self._plan is not None, "run() inside `async with job`"
+        self._lives = Lives(self.procs, self._trainers, self._plan, self._books)
+        self._is_running = True
+        ended = await self._lives.run()
         self._is_running = False
-        errors = [one for one in outcomes if isinstance(one, RoostError)]
-        if errors:
-            raise errors[0]
-        return self._books.report(tuple(one for one in outcomes if not isinstance(one, RoostError)))
+        return self._books.report(ended)
+
+    async def bring_back(self) -> tuple[int, ...]:
+        """Start the replicas again that were given up, because a host is there again, say; which those are.
+
+        They go where the job has hosts: those that a program attaches meanwhile, too. Without such replicas nothing is done.
+
+        Raises:
+            RoostError: one of them cannot be started.
+        """
+        return () if self._lives is None else await self._lives.bring_back()
 
     async def _start(self) -> None:
         enter = self._stack.enter_async_context
-        for name, value in _QUIET.items():
-            # Of the template, which has this process's environment as it is now, and imports these libraries.
-            os.environ.setdefault(name, value)
-        address = self._address()
         host = this_host()
+        hosts = host if self._hosts is None else self._hosts
+        if hosts.sizes:
+            await hosts.ready()
+        home = home_of(hosts)
         number = keep_books(self._books)
         self._stack.callback(forget_books, number)
         ledger = await enter(this_proc().spawn("ft-ledger", Ledger, number))
         stores_home = await enter(host.spawn_procs(name="ft-stores", restart=_SERVICE, preload=self._spawn["preload"]))
         quorum_home = await enter(host.spawn_procs(name="ft-quorum", restart=_SERVICE))
         self._services = {"quorum service": quorum_home, "stores": stores_home}
-        sizes = {"replicas": self._replicas, "procs": self._procs}
-        hosts = self._hosts or host
-        procs = await enter(hosts.spawn_procs(sizes, name="trainers", supervise=_handled, **self._spawn))
-        self._proc_mesh = procs
+        procs = await spawn_replicas(
+            hosts, self._spare_hosts, self._replicas, self._procs, supervise=_handled, **self._spawn
+        )
+        self._proc_mesh = await enter(procs)
         companions = await self._watched(procs).spawn("ft-companions", Companion, self._timeouts)
-        stores = await self._watched(stores_home).spawn("ft-stores", Stores, address)
+        stores = await self._watched(stores_home).spawn("ft-stores", Stores, home)
         coordinator = await self._watched(quorum_home).spawn(
             "ft-coordinator", Coordinator, companions, stores, ledger, self._replicas, self._procs, self._min_replicas
         )
         self._trainers = await procs.spawn(self._cls.__name__, self._cls, *self._args, **self._kwargs)
         self._plan = Plan(
-            coordinator, companions, ledger, self._sync, self._timeouts, address, self._steps, self._has_data
+            coordinator, companions, ledger, self._sync, self._timeouts, home, self._steps, self._has_data
         )
         _logger.info("%d replicas of %d procs, %s; %s", self._replicas, self._procs, self._sync, self._timeouts)
-
-    def _address(self) -> str:
-        if self._hosts is not None and self._hosts.sizes:
-            raise ValueError("FaultTolerantJob hosts=: more than this host is not built yet")
-        return _LOOPBACK
-
-    async def _keep(self, replica: int) -> int | RoostError | None:
-        """Have a replica train to the end, through all its lives: how many steps count, or None when it is given up."""
-        assert self._plan is not None, "run() inside `async with job`"
-        life = 0
-        while True:
-            calls = [
-                self._trainers.slice(replicas=replica, procs=proc).ft_train.call_one(self._plan, life)
-                for proc in range(self._procs)
-            ]
-            try:
-                steps: list[int | None] = await asyncio.gather(*calls)
-            except StoppedError:
-                raise
-            except ActorDied as death:
-                life += 1
-                if not await self._bring_back(replica, calls, death.failure, life):
-                    return None
-            except RoostError as error:
-                return error
-            else:
-                return steps[0]
-
-    async def _bring_back(self, replica: int, calls: list[Any], failure: Failure, life: int) -> bool:
-        """Restart what is left of a replica with what died; False when its policy gives it up."""
-        assert self._plan is not None
-        mesh = self.procs.slice(replicas=replica)
-        failed = [proc for proc, call in enumerate(calls) if call.done() and call.exception() is not None]
-        incident = self._books.failed(replica, tuple(failed), failure, life)
-        left = [mesh.slice(procs=proc) for proc in range(self._procs) if proc not in failed]
-        if left:
-            # Their training threads would take no notice of a stop. Their policy brings them back.
-            members = [member for one in left for member in one._members()]
-            process.current().control.kill(members, f"a proc of replica {replica} failed")
-            await asyncio.gather(*calls, return_exceptions=True)
-        try:
-            await mesh.ready()
-        except RoostError as error:
-            _logger.warning("replica %d is given up: %s", replica, error)
-            incident.phases.setdefault("detected", 0.0)
-            await self._plan.coordinator.lose.call_one(replica, "is given up by its restart policy")
-            return False
-        return True
 
     def _watched(self, procs: ProcMesh) -> SpawnOptions:
         """Procs whose actors are probed: one that does not answer is gone, and its process is to go too."""

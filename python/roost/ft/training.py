@@ -18,6 +18,7 @@ from roost.ft.ledger import Settlement
 from roost.ft.linked import CoordinatorLink
 from roost.ft.loops import loop_for
 from roost.ft.manager import Manager
+from roost.ft.places import address_towards
 from roost.ft.seat import seat_here
 from roost.ft.state import StateTransfer
 from roost.ft.sync import EveryStep
@@ -45,7 +46,8 @@ class Plan:
     ledger: Ledger
     sync: Sync
     timeouts: Timeouts
-    address: str
+    home: str
+    """The address of the host with the quorum service and the stores."""
     steps: int | None
     has_data: bool
 
@@ -72,7 +74,7 @@ class Training:
         if not isinstance(plan.sync, EveryStep):
             libraries.local_sgd()
         self._link.reached("libraries_imported")
-        group = GlooGroup(plan.address, plan.timeouts.group_s, seat.proc)
+        group = GlooGroup(address_towards(plan.home), plan.timeouts.group_s, seat.proc)
         transfer = StateTransfer(
             self._member, seat.shelf, plan.companions, plan.ledger, self._link.news, plan.timeouts.heal_within_s
         )
