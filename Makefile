@@ -2,7 +2,7 @@
 # PYTHON=python3.12 chooses the interpreter; everything stays inside this folder.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo hip test test-rust test-python test-rdma check format sim bench bench-peers check-instructions wheel fuzz asan chaos soak clean
+.PHONY: help demo hip test test-rust test-python test-rdma test-slurm check format sim bench bench-peers check-instructions wheel fuzz asan chaos soak clean
 
 SETUP := @scripts/setup.sh
 RUN := @scripts/run.sh
@@ -44,6 +44,12 @@ test-rdma:  ## transfers by NICs: real libibverbs on soft-RoCE in a small machin
 		cargo test --package roost-rdma --test verbs -- --ignored --test-threads 1 --nocapture
 	$(RUN) env CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(CURDIR)/scripts/rxe_vm.py --timeout 900 --env ROOST_TEST_SOFT_ROCE=1 --" \
 		cargo test --package roost-rdma --test rules -- --test-threads 1 --skip a_link_that_is_cut
+
+test-slurm:  ## jobs on a real Slurm of four nodes on this machine (root; installs Debian's packages where they are missing)
+	$(SETUP) test dev extension
+	$(SAY) "Slurm"
+	@scripts/mini_slurm.py prepare
+	$(RUN) python -m pytest tests/job/test_slurm.py $(PYTEST)
 
 check:  ## formatters, linters, types, stubs, spelling
 	$(SETUP) test dev extension

@@ -20,7 +20,7 @@ from roost.values import check_finite, check_flag, check_integer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["attach"]
+__all__ = ["attach", "attach_named"]
 
 _logger = logging.getLogger("roost")
 
@@ -56,6 +56,24 @@ def attach(
         OSError: a file that cannot be read, or a key that others can read.
         RuntimeError: this process is no driver.
     """
+    return attach_named(
+        "hosts", addresses, key_file=key_file, tls=tls, insecure_plaintext=insecure_plaintext, timeout=timeout,
+        wait_for=wait_for, lease_s=lease_s,
+    )  # fmt: skip
+
+
+def attach_named(
+    name: str,
+    addresses: Sequence[str] | str | os.PathLike[str],
+    *,
+    key_file: str | os.PathLike[str] | None = None,
+    tls: Tls | None = None,
+    insecure_plaintext: bool = False,
+    timeout: float = 30.0,
+    wait_for: int | None = None,
+    lease_s: float | None = None,
+) -> HostMesh:
+    """The same, as a mesh of this name."""
     found = read_addresses(addresses)
     check_flag("attach", "insecure_plaintext", insecure_plaintext, "whether the connections go without TLS")
     check_finite("attach", "timeout", timeout, above=0, instead="give the seconds in which a host must answer")
@@ -84,8 +102,8 @@ def attach(
         _warn_of_plaintext()
     mesh = new_id()
     whole = Shape({"hosts": wait_for or len(found)})
-    record = OwnedHosts(runtime, mesh, "hosts", whole)
-    handle = HostMesh._make(mesh, "hosts", runtime.proc, whole, whole, None)
+    record = OwnedHosts(runtime, mesh, name, whole)
+    handle = HostMesh._make(mesh, name, runtime.proc, whole, whole, None)
     record.attaching = Attaching(runtime, record, found, path, float(timeout), wait_for, config)
     runtime.own(record, handle)
     runtime.on_loop(record.attaching.begin)

@@ -23,6 +23,7 @@ __all__ = [
     "CollectiveError",
     "DeadlockError",
     "HostLostError",
+    "JobError",
     "MailboxFullError",
     "MeshError",
     "MessageTooLargeError",
@@ -258,6 +259,10 @@ class VersionMismatchError(RoostError):
 
 class ProtocolError(RoostError):
     """A peer sent what the protocol forbids."""
+
+
+class JobError(RoostError, RuntimeError):
+    """A job cannot do what it was asked to: it has ended, another one is there, or the scheduler refuses; in its words."""
 
 
 class CollectiveError(RoostError):

@@ -21,7 +21,7 @@ from roost.values import check_integer
 if TYPE_CHECKING:
     from roost.host_mesh import HostMesh
 
-__all__ = ["ProcessHosts"]
+__all__ = ["ProcessHosts", "reap"]
 
 # How long an agent has to end by itself once its only driver has let go of it.
 _END_S = 15.0
@@ -103,7 +103,7 @@ class ProcessHosts:
                 process.wait()
             if process.stdout is not None:
                 process.stdout.close()
-        _reap({process.pid for process in self.processes})
+        reap({process.pid for process in self.processes})
 
 
 def _started(name: str, key: str) -> subprocess.Popen[str]:
@@ -117,7 +117,7 @@ def _started(name: str, key: str) -> subprocess.Popen[str]:
     )
 
 
-def _reap(sessions: set[int]) -> None:
+def reap(sessions: set[int]) -> None:
     """Take in what agents that were killed have left behind: it ends by itself, as children of this process."""
     until = time.monotonic() + _END_S
     while (left := _children_of(sessions)) and time.monotonic() < until:

@@ -323,3 +323,10 @@ class TestAgents:
             async with roost.attach([agent.address], key_file=key):
                 pass
             assert agent.end()[0] == 0
+
+
+def test_an_agent_that_cannot_tell_of_itself_says_so(tmp_path):
+    (tmp_path / "file").touch()
+    agent = Agent("--announce", str(tmp_path / "file" / "host"))
+    status, _, said = agent.end()
+    assert (status, f"--announce {tmp_path}/file/host: it cannot be written: File exists" in said) == (2, True)

@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from roost.addresses import Address, is_loopback, joined, parse
+from roost.cli.announcing import announced
 from roost.keys import read_key
 from roost.tls import Tls
 
@@ -66,7 +67,10 @@ def add_to(commands: Any) -> None:
         "--advertise", metavar="NAME[:PORT]", help="how other hosts find this one, where that is not what it listens on"
     )
     parser.add_argument("--key-file", metavar="FILE", help="the key that drivers must have: see `python -m roost key`")
-    parser.add_argument("--name", help="what this host is called in failures and events (default: its host name)")
+    parser.add_argument(
+        "--name",
+        help="what this host is called in failures and events (default: its host name); $NAME in it is that variable",
+    )
     parser.add_argument("--one-job", action="store_true", help="end when the first driver that attached it has gone")
     tls = parser.add_argument_group(
         "certificates of your own, in place of those that each job makes for itself (PEM files)"
@@ -77,6 +81,10 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--insecure-plaintext", action="store_true",
         help="do without TLS: whoever is on the way can read and change everything",
+    )  # fmt: skip
+    parser.add_argument(
+        "--announce", metavar="FILE",
+        help="write the address and the name to this file once it listens, and remove it at the end; $NAME in it is that variable",
     )  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="say only what somebody has to know: warnings")
     parser.add_argument("--parent-pid", metavar="PID", type=int, help="end when this process, which started it, does")
@@ -116,7 +124,10 @@ class _Agent:
             address = await self._listening
             shown = await _advertised(self._options.advertise, config["advertised"], address)
             print(f"listening on {address} advertised as {shown}", flush=True)  # noqa: T201 - what its starter waits for
-            await self._ended.wait()
+            with announced(self._options.announce, shown, config["name"]):
+                await self._ended.wait()
+        except ValueError as error:
+            raise _Refusal(_USAGE, str(error)) from None
         finally:
             loop.remove_reader(self._control.fd)
             self._control.close(_CLOSE_S)
@@ -209,7 +220,8 @@ def _config(options: argparse.Namespace) -> dict[str, Any]:
     proofs = {name: proof for name, proof in (("key", key), ("pki", pki)) if proof is not None}
     return {
         **proofs, "listen": listen, "advertised": advertised,
-        "plaintext": options.insecure_plaintext, "name": options.name or os.uname().nodename, "one_job": options.one_job,
+        "plaintext": options.insecure_plaintext, "one_job": options.one_job,
+        "name": os.path.expandvars(options.name or os.uname().nodename),
     }  # fmt: skip
 
 

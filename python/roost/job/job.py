@@ -1,0 +1,424 @@
+"""`Job`: what all jobs share, whoever gives them hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from roost.errors import CallTimeoutError, JobError, RoostError
+from roost.job.knowing import hosts_of, is_ready, last_words
+from roost.job.logs import LogLines
+from roost.job.opening import JobState, open_state
+from roost.job.record import Part, default_folder, exclusively, new_record, read_record
+from roost.job.spec import MeshSpec, check_job_name, specs_from
+from roost.job.status import JobStatus, changes
+from roost.replying import reply_of
+from roost.values import check_finite, check_integer
+from roost.waiting import Bell
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+    from typing import Self
+
+    from roost.job.knowing import Look
+    from roost.job.record import Record
+    from roost.job.status import JobEvent
+    from roost.reply import Reply
+
+__all__ = ["Job"]
+
+# How often the job's folder is looked at while agents are waited for.
+_LOOK_S = 0.1
+# How long a job that was told to end may take.
+_END_S = 60.0
+_OVER = ("ended", "absent")
+
+
+class Job:
+    """Hosts for a program, by name: `await job.apply()` asks for them, `await job.state()` is them, `await job.kill()` gives them back.
+
+    A job outlives the program. It is found again in its folder, which the job's hosts share: the state file `job.json`, and for each run
+    the key of its hosts, where they listen, and their logs. Whatever waits gives a `Reply`: await it, or in a plain script take its
+    `result()`.
+
+    Args:
+        meshes: how many hosts, or a `MeshSpec`, by name.
+        name: the job's name; one of that name runs at a time in a folder.
+        folder: where the job lives; `~/.roost/jobs/NAME` when left out.
+        warn_s: how many seconds before the scheduler ends the job an event tells of it.
+
+    Raises:
+        ValueError: names or numbers that cannot be.
+    """
+
+    kind: ClassVar[str]
+    """What the state file calls such a job."""
+    meshes: dict[str, MeshSpec]
+    """What was asked for, by name."""
+    name: str
+    """The job's name."""
+    folder: str
+    """Where it lives."""
+
+    # How often whoever gives the hosts is asked.
+    _ask_s: ClassVar[float] = 1.0
+
+    def __init__(
+        self, meshes: Mapping[str, int | MeshSpec], *, name: str = "roost",
+        folder: str | os.PathLike[str] | None = None, warn_s: float = 300.0, **settings: Any,
+    ) -> None:  # fmt: skip
+        self.meshes = specs_from(meshes)
+        self.name = check_job_name(name)
+        self.folder = os.path.abspath(default_folder(name) if folder is None else os.fspath(folder))
+        check_finite(type(self).__name__, "warn_s", warn_s)
+        self._warn_s = warn_s
+        self._settings = settings
+        self._bell = Bell()
+        # Why hosts that this program has attached are lost, by their addresses.
+        self._losses: dict[str, str] = {}
+        # Holds this program's right to be the job's driver.
+        self._driving = ExitStack()
+        self._looked: tuple[str, float, Look] | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({dict(self.meshes)}, name={self.name!r})"
+
+    # What users call -----------------------------------------------------------------------------------------------------
+    @classmethod
+    def connect(cls, name: str, *, folder: str | os.PathLike[str] | None = None) -> Self:
+        """The job of this name that an earlier program applied.
+
+        Args:
+            name: its name.
+            folder: where it lives, if not in `~/.roost/jobs/NAME`.
+
+        Raises:
+            LookupError: there is none.
+            JobError: it is of another kind, or of another version of Roost.
+        """
+        where = os.path.abspath(default_folder(check_job_name(name)) if folder is None else os.fspath(folder))
+        record = read_record(where)
+        if record is None:
+            raise LookupError(f"no job was applied in {where}: apply it, or give the folder= that it lives in")
+        kinds = {one.kind: one for one in _kinds(Job)}
+        found = kinds.get(record.kind)
+        if found is None or not issubclass(found, cls):
+            raise JobError(f"the job in {where} is a {record.kind} job, and no {cls.__name__}")
+        settings = {key: value for key, value in record.spec.items() if key != "meshes"}
+        meshes = {key: MeshSpec(**fields) for key, fields in record.spec["meshes"].items()}
+        return found(meshes, name=record.name, folder=where, **settings)
+
+    def apply(self) -> Reply[JobStatus]:
+        """Ask for the hosts, unless they have been asked for; returns once whoever gives them has taken it.
+
+        Raises:
+            JobError: by the reply: another job of this name runs, or the scheduler refuses; in its words.
+            Unavailable: by the reply: there is no scheduler here.
+        """
+        return reply_of(self._apply())
+
+    def status(self) -> Reply[JobStatus]:
+        """How it is now."""
+        return reply_of(self._status())
+
+    def ready(self, hosts: int | None = None, *, timeout: float | None = None) -> Reply[JobStatus]:
+        """Done when the agents of so many hosts listen.
+
+        Args:
+            hosts: how many of all meshes; when left out, each mesh as many as it needs, and all that are not lost.
+            timeout: seconds; None waits as long as the scheduler takes.
+
+        Raises:
+            JobError: by the reply: it has ended, or too many hosts are lost; with the reason and the last lines of the log.
+            CallTimeoutError: by the reply: the time is over; says which hosts are missing, and why.
+        """
+        if hosts is not None:
+            check_integer("ready", "hosts", hosts, least=1)
+        if timeout is not None:
+            check_finite("ready", "timeout", timeout, above=0)
+        return reply_of(self._ready(hosts, timeout))
+
+    def state(self, *, timeout: float | None = None) -> Reply[JobState]:
+        """The job's meshes of hosts, attached, by name: `async with await job.state() as hosts: hosts.trainers.spawn_procs(…)`.
+
+        Args:
+            timeout: as of `ready`; the hosts have 60 s of their own to let this program in.
+
+        Raises:
+            JobError: by the reply: as of `ready`; or another program drives the job now.
+        """
+        return reply_of(self._state(timeout))
+
+    def wait(self, *, timeout: float | None = None) -> Reply[JobStatus]:
+        """Done when it has ended, for whatever reason.
+
+        Args:
+            timeout: seconds; None waits for ever.
+        """
+        return reply_of(self._wait(timeout))
+
+    def kill(self) -> Reply[JobStatus]:
+        """End it, whoever applied it, and wait until it has ended. Idempotent."""
+        return reply_of(self._kill())
+
+    def resize(self, mesh: str, hosts: int) -> Reply[JobStatus]:
+        """Change how many hosts a mesh has: more come behind those that are there, fewer end the last. Take the `state` anew then.
+
+        Args:
+            mesh: its name.
+            hosts: how many it is to have.
+        """
+        if mesh not in self.meshes:
+            raise LookupError(f"the job has no mesh {mesh!r}: it has {', '.join(self.meshes)}")
+        check_integer("resize", "hosts", hosts, least=1, instead="kill() ends the whole job")
+        return reply_of(self._resize(mesh, hosts))
+
+    def logs(self, mesh: str, rank: int = 0, *, follow: bool = False) -> LogLines:
+        """What a host's agent wrote, line by line: `for line in …`, or `async for`.
+
+        Args:
+            mesh: the mesh's name; "driver" for what the job's own script, or the driver of a batch job, wrote.
+            rank: which of its hosts.
+            follow: go on until the job has ended.
+
+        Raises:
+            LookupError: there is no such job or host.
+        """
+        record = self._applied()
+        return LogLines(self._log_path(record, mesh, rank), self._is_over if follow else None)
+
+    async def events(self) -> AsyncIterator[JobEvent]:
+        """What becomes of it from now on, beginning with how it is; ends when the job has."""
+        before: JobStatus | None = None
+        while True:
+            now = await self._status()
+            for event in changes(before, now, self._warn_s):
+                yield event
+            if now.state in _OVER:
+                return
+            before = now
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._bell.wait(), self._ask_s)
+
+    def render(self) -> str:
+        """What would be submitted, for people; needs no scheduler."""
+        raise NotImplementedError
+
+    # What each kind says -------------------------------------------------------------------------------------------------
+    def _submit(self, record: Record, wanted: list[Part]) -> list[Part]:
+        """Ask for hosts, each of these parts with an empty id; gives them with theirs. On a thread, as all of these."""
+        raise NotImplementedError
+
+    def _look(self, record: Record) -> Look:
+        """Ask how it is."""
+        raise NotImplementedError
+
+    def _end(self, record: Record) -> None:
+        """Have it end."""
+        raise NotImplementedError
+
+    def _shorten(self, record: Record, part: Part, hosts: int) -> Part:
+        """Leave a part only its first hosts; with 0 it ends."""
+        raise NotImplementedError
+
+    # At work -------------------------------------------------------------------------------------------------------------
+    def _spec(self) -> dict[str, Any]:
+        return {"meshes": {name: spec.to_json() for name, spec in self.meshes.items()}, **self._settings}
+
+    def _applied(self) -> Record:
+        record = read_record(self.folder)
+        if record is None:
+            raise LookupError(f"no job was applied in {self.folder}: apply it first")
+        self._check_kind(record)
+        return record
+
+    def _check_kind(self, record: Record) -> None:
+        if record.kind != self.kind or record.name != self.name:
+            raise JobError(
+                f"{self.folder} is the folder of {record.name!r}, a {record.kind} job, and this is {self.name!r}, a {self.kind} job: "
+                "give this one a name or folder= of its own"
+            )
+
+    async def _apply(self) -> JobStatus:
+        with exclusively(self.folder, "apply"):
+            before = read_record(self.folder)
+            if before is not None:
+                self._check_kind(before)
+                status = await self._status_of(before)
+                if status.state not in _OVER:
+                    self._check_spec(before, status)
+                    return status
+            record = new_record(self.folder, self.kind, self.name, self._spec())
+            record.make_folders()
+            wanted = [Part(name, 0, spec.hosts, "") for name, spec in self.meshes.items()]
+            # It is known before there is anything to find again.
+            record.write()
+            try:
+                record.parts = await asyncio.to_thread(self._submit, record, wanted)
+            except RoostError as error:
+                self._over(record, f"it was not taken: {error}", failed=True)
+                raise
+            record.write()
+        return await self._status_of(record)
+
+    def _over(self, record: Record, reason: str, *, failed: bool) -> None:
+        """It has ended: that is kept, and its key is not."""
+        record.ended = {"reason": reason, "failed": failed}
+        record.write()
+        with suppress(FileNotFoundError):
+            os.unlink(record.key_file)
+
+    def _check_spec(self, record: Record, status: JobStatus) -> None:
+        ours = self._spec()
+        other = sorted(key for key in ours.keys() | record.spec.keys() if ours.get(key) != record.spec.get(key))
+        if other:
+            shown = "; ".join(f"{key} is {record.spec.get(key)!r} there, {ours.get(key)!r} here" for key in other)
+            raise JobError(
+                f"another job {self.name!r} is {status.state} ({', '.join(status.ids)}): {shown}. Kill it first, resize() it, or "
+                "give this one another name"
+            )
+
+    async def _status(self) -> JobStatus:
+        record = read_record(self.folder)
+        if record is None:
+            return JobStatus(name=self.name, state="absent", reason="it was never applied")
+        self._check_kind(record)
+        return await self._status_of(record)
+
+    async def _status_of(self, record: Record, *, at_most_s: float = 0.0) -> JobStatus:
+        """How a job is.
+
+        Args:
+            record: the job.
+            at_most_s: how old what the scheduler said may be.
+        """
+        if record.ended is not None or not record.parts:
+            ended = record.ended or {"reason": "who applied it ended before it was taken", "failed": True}
+            return JobStatus(name=record.name, state="ended", ids=_ids(record), **ended)
+        look = await self._asked(record, at_most_s)
+        if look.state == "ended":
+            self._over(record, look.reason, failed=look.failed)
+            return await self._status_of(record)
+        hosts = hosts_of(record, look, self._losses, list(self.meshes))
+        return JobStatus(
+            name=record.name, state=look.state, reason=look.reason, ids=_ids(record), time_left_s=look.time_left_s,
+            restarts=max(look.restarts.values(), default=0), preempted=look.preempted, hosts=tuple(hosts),
+        )  # fmt: skip
+
+    async def _asked(self, record: Record, at_most_s: float) -> Look:
+        key = f"{record.run} {record.parts}"
+        if self._looked is not None:
+            of, at, look = self._looked
+            if of == key and time.monotonic() - at < at_most_s:
+                return look
+        look = await asyncio.to_thread(self._look, record)
+        self._looked = key, time.monotonic(), look
+        return look
+
+    async def _ready(self, hosts: int | None, timeout_s: float | None) -> JobStatus:
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        record = self._applied()
+        while True:
+            status = await self._status_of(record, at_most_s=self._ask_s)
+            if status.state in _OVER:
+                raise JobError(f"{status}{last_words(record)}")
+            if is_ready(status, hosts, self.meshes):
+                return status
+            if until is not None and time.monotonic() > until:
+                missing = "; ".join(str(one) for one in status.hosts if one.state != "up")
+                raise CallTimeoutError(
+                    f"{len(status.up())} of {len(status.hosts)} hosts of {self.name} listen after {timeout_s:g} s. Missing: {missing}"
+                )
+            await asyncio.sleep(_LOOK_S)
+
+    async def _state(self, timeout_s: float | None) -> JobState:
+        status = await self._ready(None, timeout_s)
+        record = self._applied()
+        self._driving.close()
+        self._driving.enter_context(exclusively(self.folder, "driver"))
+        try:
+            return await open_state(self, status, record.key_file)
+        except BaseException:
+            self._driving.close()
+            raise
+
+    def _lose(self, address: str, reason: str) -> None:
+        """A host that this program has attached is lost."""
+        self._losses[address] = reason
+        self._looked = None
+        self._bell.ring()
+
+    async def _is_over(self) -> bool:
+        return (await self._status()).state in _OVER
+
+    async def _wait(self, timeout_s: float | None) -> JobStatus:
+        async with asyncio.timeout(timeout_s):
+            while (status := await self._status()).state not in _OVER:  # noqa: ASYNC110 - schedulers are asked
+                await asyncio.sleep(self._ask_s)
+        return status
+
+    async def _kill(self) -> JobStatus:
+        record = read_record(self.folder)
+        if record is None:
+            return await self._status()
+        self._check_kind(record)
+        status = await self._status_of(record)
+        if status.state in _OVER:
+            return status
+        await asyncio.to_thread(self._end, record)
+        try:
+            ended = await self._wait(_END_S)
+            self._over(record, f"killed: {ended.reason}", failed=False)
+            return await self._status_of(record)
+        except TimeoutError:
+            raise JobError(f"it was told to end, and {_END_S:g} s later it has not: {await self._status()}") from None
+
+    async def _resize(self, mesh: str, hosts: int) -> JobStatus:
+        with exclusively(self.folder, "apply"):
+            record = self._applied()
+            status = await self._status_of(record)
+            if status.state in _OVER:
+                raise JobError(f"a job that has ended cannot be resized: {status}")
+            there = sum(part.hosts for part in record.parts if part.mesh == mesh)
+            if hosts > there:
+                wanted = [Part(mesh, there, hosts - there, "")]
+                record.parts += await asyncio.to_thread(self._submit, record, wanted)
+            elif hosts < there:
+                record.parts = await asyncio.to_thread(self._shortened, record, mesh, hosts)
+            spec = self.meshes[mesh]
+            needed = None if spec.at_least is None else min(spec.at_least, hosts)
+            self.meshes[mesh] = MeshSpec(hosts, spec.gpus, spec.cpus, spec.memory_mib, needed, spec.args)
+            record.spec = self._spec()
+            record.write()
+        return await self._status_of(record)
+
+    def _shortened(self, record: Record, mesh: str, hosts: int) -> list[Part]:
+        parts = []
+        for part in record.parts:
+            keep = max(0, min(part.hosts, hosts - part.first))
+            changed = part
+            if part.mesh == mesh and keep < part.hosts:
+                changed = self._shorten(record, part, keep)
+            if changed.hosts:
+                parts.append(changed)
+        return parts
+
+    def _log_path(self, record: Record, mesh: str, rank: int) -> str:
+        if mesh == "driver":
+            return record.driver_log
+        for part in record.parts:
+            if part.mesh == mesh and part.first <= rank < part.first + part.hosts:
+                return record.log_file(part, rank - part.first)
+        has = ", ".join(f"{name} (0 to {spec.hosts - 1})" for name, spec in self.meshes.items())
+        raise LookupError(f"the job has no host {mesh}[{rank}]: it has {has}, and driver")
+
+
+def _ids(record: Record) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(part.id for part in record.parts))
+
+
+def _kinds(cls: type[Job]) -> Sequence[type[Job]]:
+    return [one for child in cls.__subclasses__() for one in (child, *_kinds(child))]

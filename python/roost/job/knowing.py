@@ -1,0 +1,101 @@
+"""How a job is, put together of what whoever gives the hosts says, what agents told of themselves, and what this program lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from roost.errors import JobError
+from roost.job.logs import last_lines
+from roost.job.record import announced
+from roost.job.status import HostStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from roost.job.record import Announced, Part, Record
+    from roost.job.spec import MeshSpec
+    from roost.job.status import JobStatus
+
+__all__ = ["Look", "hosts_of", "is_ready", "last_words"]
+
+_LINES_IN_ERRORS, _LOGS_IN_ERRORS = 5, 2
+
+
+class Look(NamedTuple):
+    """What whoever gives the hosts says of a job."""
+
+    state: Literal["pending", "running", "ended"]
+    reason: str = ""
+    failed: bool = False
+    time_left_s: float | None = None
+    preempted: bool = False
+    restarts: Mapping[str, int] = {}
+    """By a part's id, how often it was started again; those that are left out never were."""
+    lost: Mapping[str, str] = {}
+    """By a host's name, why it will not come back."""
+    known: Mapping[str, str] = {}
+    """By a host's name, how it is as far as is known: told when this program has lost it."""
+    gone: Mapping[tuple[str, int], str] = {}
+    """By mesh and rank, why nothing will come of that host."""
+
+
+def hosts_of(record: Record, look: Look, losses: Mapping[str, str], order: list[str]) -> list[HostStatus]:
+    """Each host of a job.
+
+    Args:
+        record: the job.
+        look: what was said of it.
+        losses: by an agent's address, why this program has lost it.
+        order: the names of the meshes.
+    """
+    found = []
+    for part in record.parts:
+        there = announced(record.hosts_folder(part, look.restarts.get(part.id, 0)))
+        found += [_host(part, place, there.get(place), look, losses) for place in range(part.hosts)]
+    return sorted(found, key=lambda one: (order.index(one.mesh), one.rank))
+
+
+def _host(part: Part, place: int, told: Announced | None, look: Look, losses: Mapping[str, str]) -> HostStatus:
+    rank = part.first + place
+    gone = look.gone.get((part.mesh, rank))
+    if told is None:
+        reason = look.reason if gone is None else gone
+        return HostStatus(mesh=part.mesh, rank=rank, state="missing" if gone is None else "lost", reason=reason)
+    reasons = [losses.get(told.address), gone, look.lost.get(told.name)]
+    if any(reasons):
+        reasons.append(look.known.get(told.name))
+    why = "; ".join(reason for reason in reasons if reason)
+    state: Literal["lost", "up"] = "lost" if why else "up"
+    return HostStatus(mesh=part.mesh, rank=rank, state=state, host=told.name, address=told.address, reason=why)
+
+
+def is_ready(status: JobStatus, hosts: int | None, meshes: Mapping[str, MeshSpec]) -> bool:
+    """Whether so many hosts are up; with None, each mesh has those that it needs, and all that are not lost.
+
+    Raises:
+        JobError: too many are lost.
+    """
+    if hosts is not None:
+        return len(status.up()) >= hosts
+    for name, spec in meshes.items():
+        own = [one for one in status.hosts if one.mesh == name]
+        lost = [one for one in own if one.state == "lost"]
+        left = len(own) - len(lost)
+        if left < spec.needed:
+            raise JobError(
+                f"{name} needs {spec.needed} hosts of {status.name}, and {left} are left: {'; '.join(map(str, lost))}"
+            )
+        if left > len(status.up(name)):
+            return False
+    return True
+
+
+def last_words(record: Record) -> str:
+    """The last lines of the logs, for errors."""
+    paths = [record.log_file(part, place) for part in record.parts for place in range(part.hosts)]
+    shown = []
+    for path in [record.driver_log, *paths]:
+        lines = last_lines(path, _LINES_IN_ERRORS)
+        if lines:
+            shown.append("\n".join([f"\nthe last lines of {path}:", *lines]))
+    return "".join(shown[:_LOGS_IN_ERRORS])

@@ -1,0 +1,105 @@
+"""`JobState`: a job's meshes of hosts, attached."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+from roost import process
+from roost.attaching import attach_named
+from roost.host_mesh import HostMesh
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from roost.events import EventStream
+    from roost.job.job import Job
+    from roost.job.status import HostStatus, JobStatus
+
+__all__ = ["JobState", "open_state"]
+
+# How long hosts that listen have to let this program in. One that was killed may be their driver still, for its lease.
+_ATTACH_S = 60.0
+
+
+class JobState(Mapping[str, HostMesh]):
+    """A job's meshes of hosts, by name: `hosts.trainers`, or `hosts["trainers"]`. Leaving its `async with` lets go of them."""
+
+    job: Job
+    """The job."""
+    restarts: int
+    """How often the scheduler had started it again when these hosts were attached."""
+
+    def __init__(self, job: Job, restarts: int, meshes: dict[str, HostMesh]) -> None:
+        self.job, self.restarts = job, restarts
+        self._meshes = meshes
+        self._entered = AsyncExitStack()
+
+    def __getitem__(self, name: str) -> HostMesh:
+        return self._meshes[name]
+
+    def __getattr__(self, name: str) -> HostMesh:
+        try:
+            return self.__dict__["_meshes"][name]  # type: ignore[no-any-return]  # what the constructor put there
+        except KeyError:
+            known = ", ".join(self.__dict__.get("_meshes", ()))
+            raise AttributeError(f"the job has no mesh {name!r}: it has {known}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._meshes)
+
+    def __len__(self) -> int:
+        return len(self._meshes)
+
+    def __repr__(self) -> str:
+        return f"JobState({self._meshes})"
+
+    async def __aenter__(self) -> Self:
+        for mesh in self._meshes.values():
+            await self._entered.enter_async_context(mesh)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        try:
+            await self._entered.__aexit__(kind, error, traceback)  # type: ignore[arg-type]  # it is one
+        finally:
+            self.job._driving.close()
+
+    def __enter__(self) -> Self:
+        runtime = process.current()
+        runtime.refuse_on_loop("with", "async with")
+        return runtime.run_elsewhere(self.__aenter__())
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        process.current().run_elsewhere(self.__aexit__(kind, error, traceback))
+
+
+async def open_state(job: Job, status: JobStatus, key_file: str) -> JobState:
+    """Attach all hosts that are up.
+
+    Raises:
+        HostLostError: one does not let this program in.
+    """
+    meshes: dict[str, HostMesh] = {}
+    runtime = process.current()
+    try:
+        for name in job.meshes:
+            hosts = status.up(name)
+            addresses = [one.address for one in hosts]
+            mesh = attach_named(name, addresses, key_file=key_file, timeout=_ATTACH_S, wait_for=len(hosts))
+            meshes[name] = mesh
+            runtime.keep(_note_losses(job, mesh.events(), hosts))
+        await asyncio.gather(*(mesh.ready() for mesh in meshes.values()))
+    except BaseException:
+        await asyncio.gather(*(mesh.stop("not all hosts of the job are there") for mesh in meshes.values()))
+        raise
+    return JobState(job, status.restarts, meshes)
+
+
+async def _note_losses(job: Job, events: EventStream, hosts: list[HostStatus]) -> None:
+    """Have the job know which of its hosts this program has lost."""
+    async for event in events:
+        if event.kind == "failed":
+            job._lose(hosts[event.point["hosts"]].address, event.reason)

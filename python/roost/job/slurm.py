@@ -1,0 +1,233 @@
+"""`SlurmJob`: hosts from Slurm, 22.05 and newer."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from roost.errors import JobError
+from roost.job import slurm_commands as slurm
+from roost.job.job import Job
+from roost.job.knowing import Look
+from roost.job.record import Part, Record, announced, default_folder
+from roost.job.slurm_script import script
+from roost.job.spec import check_job_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Self
+
+    from roost.job.slurm_commands import SlurmPart
+    from roost.job.spec import MeshSpec
+
+__all__ = ["SlurmJob"]
+
+# Slurm reads % and \ in names of files as patterns, and has no way to quote a space everywhere.
+_FOLDER = re.compile(r"[A-Za-z0-9._/+@=,~-]+")
+_COMMENT = "roost:"
+_FORGOTTEN = "Slurm does not know it any more: it has ended, nobody knows how"
+
+
+class SlurmJob(Job):
+    """Hosts from Slurm: each mesh is a component of one job, with its own nodes and what they are to have.
+
+    Args:
+        meshes: how many nodes, or a `MeshSpec`, by name.
+        name: the job's name, for Slurm too.
+        folder: where the job lives; a folder that all nodes share.
+        partition: as of sbatch, as are the next four.
+        account: see there.
+        qos: see there.
+        time: the limit, as minutes or as Slurm writes it: "1-12:00:00".
+        exclusive: whether nodes are shared with nobody.
+        args: more arguments of sbatch, for all meshes.
+        srun_args: more arguments of srun, such as those of a container: `["--container-image=…"]`.
+        python: the interpreter on the nodes; this one when left out.
+        prologue: lines of shell that come first: `["module load rocm"]`.
+        env: environment variables for the agents, besides those of the program that applies the job.
+        cwd: the working directory; this program's when left out.
+        listen: what the agents listen on.
+        requeue: whether Slurm is to start it again when it was preempted or a node failed.
+        driver: a command that is run on the first node, beside the agents: the job ends with it. There `SlurmJob.from_environment()` is
+            this job.
+        warn_s: as of `Job`.
+
+    Raises:
+        ValueError: names or numbers that cannot be.
+    """
+
+    kind: ClassVar[str] = "slurm"
+
+    def __init__(
+        self,
+        meshes: Mapping[str, int | MeshSpec],
+        *,
+        name: str = "roost",
+        folder: str | os.PathLike[str] | None = None,
+        partition: str | None = None,
+        account: str | None = None,
+        qos: str | None = None,
+        time: int | str | None = None,
+        exclusive: bool = False,
+        args: Sequence[str] = (),
+        srun_args: Sequence[str] = (),
+        python: str | None = None,
+        prologue: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        listen: str = "0.0.0.0:0",
+        requeue: bool = False,
+        driver: Sequence[str] = (),
+        warn_s: float = 300.0,
+    ) -> None:
+        for key, value in (("args", args), ("srun_args", srun_args), ("prologue", prologue), ("driver", driver)):
+            if isinstance(value, str):
+                raise TypeError(f"SlurmJob {key}={value!r}: give a list of texts")
+        super().__init__(
+            meshes, name=name, folder=folder, warn_s=warn_s, partition=partition, account=account, qos=qos, time=time,
+            exclusive=exclusive, args=list(args), srun_args=list(srun_args), python=python or sys.executable,
+            prologue=list(prologue), env=dict(env or {}), cwd=cwd or os.getcwd(), listen=listen, requeue=requeue,
+            driver=list(driver),
+        )  # fmt: skip
+        if not _FOLDER.fullmatch(self.folder):
+            raise ValueError(
+                f"folder={self.folder!r}: Slurm cannot write logs there; give letters, digits and ._/+@=,-"
+            )
+        # What Slurm said last, for when it does not answer.
+        self._last: Look = Look("pending")
+
+    @classmethod
+    def connect(cls, name: str, *, folder: str | os.PathLike[str] | None = None) -> Self:
+        """The job that an earlier program applied.
+
+        Args:
+            name: its name, or its number in Slurm's queue.
+            folder: where it lives, if not in `~/.roost/jobs/NAME`; where it was is looked up in Slurm's queue.
+
+        Raises:
+            LookupError: there is none.
+            JobError: it is of another kind, or of another version of Roost.
+        """
+        if folder is None and (name.isdigit() or not os.path.exists(default_folder(check_job_name(name)))):
+            folder = _folder_in_queue(name)
+        return super().connect(name, folder=folder)
+
+    @classmethod
+    def from_environment(cls) -> SlurmJob:
+        """The job that this program is the `driver` of.
+
+        Raises:
+            RuntimeError: it is the driver of none.
+        """
+        folder = os.environ.get("ROOST_JOB")
+        if folder is None or "SLURM_JOB_ID" not in os.environ:
+            raise RuntimeError(
+                "from_environment() is for a program that is the driver= of a SlurmJob: ROOST_JOB is not set"
+            )
+        return cls.connect(os.environ["SLURM_JOB_ID"], folder=folder)
+
+    def render(self) -> str:
+        """The batch script."""
+        # Of a run that is not there yet.
+        fields: dict[str, Any] = {"kind": self.kind, "name": self.name, "run": "RUN", "spec": {}, "parts": []}
+        wanted = [Part(name, 0, spec.hosts, "") for name, spec in self.meshes.items()]
+        return script(self.name, Record(self.folder, fields), wanted, self.meshes, self._settings)
+
+    def _submit(self, record: Record, wanted: list[Part]) -> list[Part]:
+        text = script(self.name, record, wanted, self.meshes, self._settings)
+        number = slurm.said_by(["sbatch", "--parsable"], text).strip().partition(";")[0]
+        if len(wanted) == 1:
+            return [wanted[0]._replace(id=number)]
+        return [part._replace(id=f"{number}+{offset}") for offset, part in enumerate(wanted)]
+
+    def _look(self, record: Record) -> Look:
+        try:
+            found = self._found(record)
+            self._last = self._look_at(record, found)
+        except slurm.SilentError as error:
+            # It goes on without its controller.
+            return self._last._replace(reason=f"Slurm does not answer: {error}")
+        return self._last
+
+    def _found(self, record: Record) -> dict[Part, SlurmPart | None]:
+        numbers = {part.id.partition("+")[0] for part in record.parts}
+        said = {number: slurm.jobs(number) for number in numbers}
+        return {part: said[(cut := part.id.partition("+"))[0]].get(cut[2] or "0") for part in record.parts}
+
+    def _look_at(self, record: Record, found: dict[Part, SlurmPart | None]) -> Look:
+        states = {"ended" if one is None else one.state for one in found.values()}
+        reasons = [_FORGOTTEN if one is None else one.reason for one in found.values()]
+        reason = "; ".join(dict.fromkeys(one for one in reasons if one))
+        failed = any(one is None or one.failed for one in found.values())
+        if states == {"ended"}:
+            return Look("ended", reason, failed)
+        gone = {
+            (part.mesh, part.first + place): _FORGOTTEN if one is None else one.reason
+            for part, one in found.items()
+            if one is None or one.state == "ended"
+            for place in range(part.hosts)
+        }
+        left = [one.time_left_s for one in found.values() if one is not None and one.time_left_s is not None]
+        lost, known = _nodes_of(record, found)
+        return Look(
+            "running" if "running" in states else "pending", reason, time_left_s=min(left, default=None),
+            restarts={part.id: one.restarts for part, one in found.items() if one is not None},
+            preempted=any(one is not None and one.is_preempted for one in found.values()), lost=lost, known=known, gone=gone,
+        )  # fmt: skip
+
+    def _end(self, record: Record) -> None:
+        for number in dict.fromkeys(part.id.partition("+")[0] for part in record.parts):
+            slurm.said_by(["scancel", number])
+
+    def _shorten(self, record: Record, part: Part, hosts: int) -> Part:  # noqa: ARG002 - as of all jobs
+        if hosts:
+            slurm.said_by(["scontrol", "update", f"JobId={part.id}", f"NumNodes={hosts}"])
+        elif "+" in part.id:
+            raise JobError(f"{part.mesh} cannot be taken out of job {part.id}, which it is a component of")
+        else:
+            slurm.said_by(["scancel", part.id])
+        return part._replace(hosts=hosts)
+
+
+def _folder_in_queue(name: str) -> str:
+    """The folder of the user's job of this name or number, which Slurm keeps as the job's comment."""
+    which = ["--jobs", name] if name.isdigit() else ["--name", name, "--me"]
+    try:
+        text = slurm.said_by(["squeue", "--noheader", "--format=%i|%k", *which])
+    except slurm.SilentError:
+        raise
+    except JobError:
+        text = ""
+    folders = {line.partition("|")[2].removeprefix(_COMMENT) for line in text.splitlines() if f"|{_COMMENT}" in line}
+    if not folders:
+        raise LookupError(
+            f"Slurm's queue has no job of Roost's {name}: look with `squeue --me`, or give the folder= that it lives in"
+        )
+    if len(folders) > 1:
+        raise LookupError(
+            f"Slurm's queue has several jobs {name}: give the folder= of one of {', '.join(sorted(folders))}"
+        )
+    return folders.pop()
+
+
+def _nodes_of(record: Record, found: dict[Part, SlurmPart | None]) -> tuple[dict[str, str], dict[str, str]]:
+    """By node, why it is lost, or how it is."""
+    running = {part: one for part, one in found.items() if one is not None and one.state == "running"}
+    names = {
+        told.name
+        for part, one in running.items()
+        for told in announced(record.hosts_folder(part, one.restarts)).values()
+    }
+    theirs = {name for one in running.values() for name in slurm.expand(one.nodes)}
+    lost, known = {}, {}
+    for name, (state, reason) in slurm.nodes(sorted(names)).items():
+        said = f"Slurm: node {name} is {state}{reason and ', '}{reason}"
+        if state.startswith(("DOWN", "FAIL")):
+            lost[name] = said
+        elif name not in theirs:
+            lost[name] = f"Slurm took it out of the job; {said}"
+        else:
+            known[name] = said
+    return lost, known

@@ -1,0 +1,143 @@
+"""How a job is: `JobStatus`, `HostStatus`; and what becomes of it, `JobEvent`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from roost.events import now
+from roost.values import Frozen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+__all__ = ["HostStatus", "JobEvent", "JobStatus", "changes"]
+
+JobStateName: TypeAlias = Literal["absent", "pending", "running", "ended"]
+HostStateName: TypeAlias = Literal["missing", "up", "lost"]
+JobEventKind: TypeAlias = Literal[
+    "pending", "running", "host_up", "host_lost", "time_left", "preempted", "requeued", "ended"
+]
+
+
+class HostStatus(Frozen, kw_only=True):
+    """How one host of a job is."""
+
+    mesh: str
+    """The mesh's name."""
+    rank: int
+    """Its place there, from 0."""
+    state: HostStateName
+    """`missing` its agent has not told of itself yet, `up` it has, `lost` it will not come back by itself."""
+    host: str = ""
+    """What the host calls itself; empty while that is not known."""
+    address: str = ""
+    """Where its agent listens; empty while that is not known."""
+    reason: str = ""
+    """Why it is not up, in the scheduler's words where it has some."""
+
+    def __str__(self) -> str:
+        parts = [f"{self.mesh}[{self.rank}]", self.state, self.host, self.reason and f"({self.reason})"]
+        return " ".join(part for part in parts if part)
+
+
+class JobStatus(Frozen, kw_only=True):
+    """How a job is."""
+
+    name: str
+    """The job's name."""
+    state: JobStateName
+    """`absent` never applied, or forgotten; `pending` waits for hosts; `running` has them; `ended` for whatever reason."""
+    reason: str = ""
+    """Why it is as it is, in the scheduler's own words."""
+    failed: bool = False
+    """Whether it ended otherwise than in order."""
+    ids: tuple[str, ...] = ()
+    """What the scheduler calls it."""
+    hosts: tuple[HostStatus, ...] = ()
+    """Each host, by mesh and rank."""
+    time_left_s: float | None = None
+    """Seconds until the scheduler ends it; None where it has no limit."""
+    restarts: int = 0
+    """How often the scheduler has started it again."""
+    preempted: bool = False
+    """Whether the scheduler is about to give its hosts to others."""
+
+    def __str__(self) -> str:
+        ids = f" ({', '.join(self.ids)})" if self.ids else ""
+        ended = " failed" if self.failed else ""
+        reason = f": {self.reason}" if self.reason else ""
+        lines = [f"{self.name}{ids}: {self.state}{ended}{reason}"]
+        if self.time_left_s is not None:
+            lines.append(f"  {self.time_left_s:.0f} s left")
+        return "\n".join([*lines, *(f"  {host}" for host in self.hosts)])
+
+    def to_json(self) -> dict[str, Any]:
+        """It all as a JSON document."""
+        plain = {name: getattr(self, name) for name in JobStatus._field_names}
+        hosts = [{name: getattr(one, name) for name in HostStatus._field_names} for one in self.hosts]
+        return {**plain, "ids": list(self.ids), "hosts": hosts}
+
+    def up(self, mesh: str | None = None) -> list[HostStatus]:
+        """The hosts of a mesh, or of all, that are up."""
+        return [one for one in self.hosts if one.state == "up" and mesh in (None, one.mesh)]
+
+
+class JobEvent(Frozen, kw_only=True):
+    """Something that became of a job."""
+
+    kind: JobEventKind
+    """`pending` or `running`, `host_up`, `host_lost`, `time_left` (its end is near), `preempted` (the same, for
+    the sake of others), `requeued`, `ended`."""
+    at: datetime
+    """When it was seen."""
+    mesh: str = ""
+    """The mesh whose host it is about; empty where it is about the job."""
+    rank: int | None = None
+    """That host's rank."""
+    host: str = ""
+    """That host's name."""
+    reason: str = ""
+    """Why, in the scheduler's words where it has some."""
+
+    def __str__(self) -> str:
+        where = f" {self.mesh}[{self.rank}] {self.host}".rstrip() if self.mesh else ""
+        return f"{self.kind}{where}{self.reason and ': '}{self.reason}"
+
+
+def changes(before: JobStatus | None, after: JobStatus, warn_s: float) -> Iterator[JobEvent]:
+    """What became of a job between two looks at it.
+
+    Args:
+        before: the first look; None when there was none.
+        after: the second.
+        warn_s: how long before its end that is told.
+    """
+    at = now()
+    again = before is not None and after.restarts > before.restarts
+    if again:
+        yield JobEvent(kind="requeued", at=at, reason=after.reason or f"started for the {after.restarts + 1}. time")
+    if after.state in ("pending", "running") and (before is None or before.state != after.state or again):
+        yield JobEvent(kind=after.state, at=at, reason=after.reason)
+    known = {} if before is None or again else {(one.mesh, one.rank): one for one in before.hosts}
+    for one in after.hosts:
+        old = known.get((one.mesh, one.rank))
+        changed = old is None or (old.state, old.address) != (one.state, one.address)
+        if changed and one.state != "missing":
+            kind: JobEventKind = "host_up" if one.state == "up" else "host_lost"
+            yield JobEvent(kind=kind, at=at, mesh=one.mesh, rank=one.rank, host=one.host, reason=one.reason)
+    if after.preempted and not (before is not None and before.preempted):
+        yield JobEvent(kind="preempted", at=at, reason=after.reason)
+    if _is_near(after, warn_s) and not (before is not None and not again and _is_near(before, warn_s)):
+        yield JobEvent(kind="time_left", at=at, reason=f"{after.time_left_s:.0f} s are left")
+    if after.state in ("ended", "absent") and (before is None or before.state != after.state):
+        yield JobEvent(kind="ended", at=at, reason=after.reason)
+
+
+def _is_near(status: JobStatus, warn_s: float) -> bool:
+    return (
+        status.state == "running"
+        and not status.preempted
+        and status.time_left_s is not None
+        and status.time_left_s <= warn_s
+    )

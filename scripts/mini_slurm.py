@@ -1,0 +1,315 @@
+#!/usr/bin/env python3
+"""A real Slurm cluster of several nodes on one machine, to be thrown away.
+
+    scripts/mini_slurm.py prepare                install what is missing (Debian's packages; needs root)
+    scripts/mini_slurm.py start DIR [--nodes N]  start it; its state lies in DIR
+    scripts/mini_slurm.py exec DIR NODE COMMAND… run a command on a node, or on `login`: this host, with the nodes' names known
+    scripts/mini_slurm.py kill DIR NODE          cut a node's power
+    scripts/mini_slurm.py boot DIR NODE          and give it back
+    scripts/mini_slurm.py stop DIR               end it all; DIR stays
+
+Each node is a slurmd in namespaces of its own, so it has an address, a host name, ports and processes of its own; files are those of
+this machine, as on a cluster with a shared file system. The partition `main` may be preempted by `urgent` (SIGTERM, 5 s, then
+requeued); each node claims 4 processors and 2 GPUs, which are copies of /dev/null.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PACKAGES = ["slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge", "iproute2"]
+PROGRAMS = ["slurmctld", "slurmd", "srun", "munged", "ip", "unshare", "nsenter"]
+GPUS = 2
+PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+
+# Slurm's own defaults are for clusters that are watched by people: minutes pass before a silent node is down.
+CONFIG = """\
+ClusterName=mini
+SlurmctldHost={host}({subnet}.1)
+SlurmctldPort={port}
+SlurmdPort=6818
+SrunPortRange=60001-62000
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+CredType=cred/munge
+AuthInfo=socket={dir}/run/munge.sock
+StateSaveLocation={dir}/state
+SlurmdSpoolDir={dir}/state/%n
+SlurmctldPidFile={dir}/run/slurmctld.own.pid
+SlurmdPidFile={dir}/run/slurmd-%n.own.pid
+# Neither cgroups nor pinning: a node claims more than this machine has.
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+MpiDefault=none
+SwitchType=switch/none
+MailProg=/bin/true
+SlurmdParameters=config_overrides
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU_Memory
+DefMemPerCPU=100
+GresTypes=gpu
+SlurmdTimeout=6
+MessageTimeout=5
+TCPTimeout=2
+KillWait=3
+ReturnToService=2
+MinJobAge=600
+SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=0,batch_sched_delay=0
+JobRequeue=1
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+NodeName=DEFAULT CPUs=4 RealMemory=2000 Gres=gpu:{gpus}
+{nodes}
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=1 GraceTime=5
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE PriorityTier=10 PreemptMode=OFF
+"""
+
+# A shell stays the node's first process: it takes in what is left of jobs. slurmd waits for its cable.
+NODE = """\
+set -e
+hostname "$1"; mount --bind "$2/hosts" /etc/hosts
+ip link set lo up; until ip link show eth0 >/dev/null 2>&1; do sleep 0.02; done
+ip addr add "$3/24" dev eth0; ip link set eth0 up; ip route add default via "$4"
+SLURM_CONF=$2/slurm.conf slurmd -D -N "$1" -L "$2/log/slurmd-$1.log"
+"""
+
+
+def fail(text: str) -> NoReturn:
+    """Ends with one sentence."""
+    print(f"mini_slurm: {text}", file=sys.stderr)
+    sys.exit(1)
+
+
+class Cluster:
+    """What lies in a folder."""
+
+    def __init__(self, folder: str) -> None:
+        self.dir = Path(folder).resolve()
+        # Clusters in several folders do not meet. Devices' names have at most 15 letters.
+        tag = zlib.crc32(str(self.dir).encode())
+        self.bridge = f"msl{tag % 0xFFFF:04x}"
+        self.subnet = f"10.{64 + tag % 128}.{tag // 128 % 256}"
+        self.port = 16000 + tag % 4000
+        self.environment = {**os.environ, "SLURM_CONF": f"{self.dir}/slurm.conf", "PATH": PATH}
+
+    def command(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Runs one to its end."""
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+        if check and done.returncode:
+            fail(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
+        return done
+
+    def pid(self, name: str) -> int | None:
+        """That of a daemon or node, while it lives."""
+        try:
+            pid = int((self.dir / "run" / f"{name}.pid").read_text())
+            os.kill(pid, 0)
+        except (OSError, ValueError):
+            return None
+        return pid
+
+    def spawn(self, name: str, *command: str) -> None:
+        """Starts a daemon in a session of its own."""
+        with (self.dir / "log" / f"{name}.log").open("ab") as log:
+            daemon = subprocess.Popen(
+                command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        (self.dir / "run" / f"{name}.pid").write_text(str(daemon.pid))
+
+    def wait_for(self, what: str, is_so: Callable[[], object], within_s: float) -> None:
+        """Looks until it is."""
+        until = time.monotonic() + within_s
+        while not is_so():
+            if time.monotonic() > until:
+                fail(f"{what}: not within {within_s:g} s; the logs are in {self.dir}/log")
+            time.sleep(0.05)
+
+    def first_process(self, node: str) -> int | None:
+        """The node's first process, as this host numbers it."""
+        pid = self.pid(node)
+        found = self.command("pgrep", "-P", str(pid), check=False).stdout.split() if pid else []
+        return int(found[0]) if found else None
+
+    def start(self, count: int) -> None:
+        """Makes the folder, the network, the daemons; returns when all nodes are idle."""
+        if self.pid("slurmctld"):
+            fail(f"a cluster runs in {self.dir} already")
+        for name in ("run", "log", "state", "dev"):
+            shutil.rmtree(self.dir / name, ignore_errors=True)
+            (self.dir / name).mkdir(parents=True)
+        self.dir.chmod(0o755)
+        nodes = {f"n{number}": f"{self.subnet}.{10 + number}" for number in range(1, count + 1)}
+        self.write_files(nodes)
+        self.command("ip", "link", "add", self.bridge, "type", "bridge")
+        self.command("ip", "addr", "add", f"{self.subnet}.1/24", "dev", self.bridge)
+        self.command("ip", "link", "set", self.bridge, "up")
+        run = self.dir / "run"
+        # It dislikes root and folders that others can write, which is what it has here.
+        self.spawn(
+            "munged", "munged", "--foreground", "--force", f"--key-file={run}/munge.key", f"--socket={run}/munge.sock",
+            f"--pid-file={run}/munged.own.pid", f"--log-file={self.dir}/log/munged.own.log", f"--seed-file={run}/seed",
+        )  # fmt: skip
+        self.wait_for("munged", (run / "munge.sock").exists, 10)
+        self.spawn("slurmctld", *self.with_names("slurmctld", "-D", "-i", "-L", f"{self.dir}/log/slurmctld.own.log"))
+        self.wait_for("slurmctld", lambda: self.command("scontrol", "ping", check=False).returncode == 0, 20)
+        for node in nodes:
+            self.boot(node)
+        self.wait_for("all nodes are idle", lambda: self.idle() == count, 30)
+
+    def write_files(self, nodes: dict[str, str]) -> None:
+        """The configuration, who is where, the key, the devices."""
+        host = os.uname().nodename
+        names = [f"{address} {node}" for node, address in nodes.items()]
+        hosts = ["127.0.0.1 localhost", f"{self.subnet}.1 {host} login", *names]
+        (self.dir / "hosts").write_text("\n".join([*hosts, ""]))
+        lines = "\n".join(f"NodeName={node} NodeAddr={address}" for node, address in nodes.items())
+        config = CONFIG.format(
+            host=host, subnet=self.subnet, port=self.port, dir=self.dir, gpus=GPUS, nodes=lines
+        )  # fmt: skip
+        (self.dir / "slurm.conf").write_text(config)
+        (self.dir / "gres.conf").write_text(f"Name=gpu File={self.dir}/dev/gpu[0-{GPUS - 1}]\n")
+        for number in range(GPUS):
+            device = self.dir / "dev" / f"gpu{number}"
+            os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        key = self.dir / "run" / "munge.key"
+        key.touch(mode=0o600)
+        key.write_bytes(os.urandom(128))
+
+    def with_names(self, *command: str) -> list[str]:
+        """A command for which the nodes' names are known; the machine's own file stays as it is."""
+        script = 'mount --bind "$0" /etc/hosts; exec "$@"'
+        return ["unshare", "--mount", "bash", "-c", script, f"{self.dir}/hosts", *command]
+
+    def idle(self) -> int:
+        """How many nodes are."""
+        return sum(map(int, self.command("sinfo", "-h", "-p", "main", "-t", "idle", "-o", "%D").stdout.split()))
+
+    def boot(self, node: str) -> None:
+        """Starts a node."""
+        number = int(node[1:])
+        end = f"{self.bridge}.{number}"
+        self.command("ip", "link", "del", end, check=False)
+        # With its holder the whole node ends.
+        self.spawn(
+            node, "unshare", "--mount", "--uts", "--net", "--pid", "--fork", "--kill-child=KILL", "--mount-proc",
+            "bash", "-c", NODE, "node", node, str(self.dir), f"{self.subnet}.{10 + number}", f"{self.subnet}.1",
+        )  # fmt: skip
+        self.wait_for(f"{node} has a first process", lambda: self.first_process(node), 10)
+        self.command(
+            "ip", "link", "add", end, "type", "veth", "peer", "name", "eth0", "netns", str(self.first_process(node))
+        )
+        self.command("ip", "link", "set", end, "master", self.bridge, "up")
+
+    def kill(self, node: str) -> None:
+        """Ends a node and all that runs there, at once."""
+        pid = self.first_process(node)
+        if pid is None:
+            fail(f"{node} does not run")
+        os.kill(pid, signal.SIGKILL)
+        self.wait_for(f"{node} is gone", lambda: self.first_process(node) is None, 10)
+
+    def exec(self, node: str, command: list[str]) -> NoReturn:
+        """Becomes a command there."""
+        if node == "login":
+            whole = self.with_names(*command)
+        else:
+            pid = self.first_process(node)
+            if pid is None:
+                fail(f"{node} does not run")
+            whole = ["nsenter", "-t", str(pid), "-m", "-u", "-n", "-p", f"--wdns={Path.cwd()}", "--", *command]
+        os.execvpe(whole[0], whole, self.environment)
+
+    def stop(self) -> None:
+        """Ends everything."""
+        nodes = sorted(path.stem for path in (self.dir / "run").glob("n*.pid"))
+        for name in [*nodes, "slurmctld", "munged"]:
+            pid = self.pid(name)
+            if pid:
+                os.kill(pid, signal.SIGKILL if name in nodes else signal.SIGTERM)
+        for name in [*nodes, "slurmctld", "munged"]:
+            self.wait_for(f"{name} has ended", lambda name=name: self.pid(name) is None, 15)
+            (self.dir / "run" / f"{name}.pid").unlink(missing_ok=True)
+        for node in nodes:
+            self.command("ip", "link", "del", f"{self.bridge}.{node[1:]}", check=False)
+        self.command("ip", "link", "del", self.bridge, check=False)
+
+
+def lacking() -> list[str]:
+    """The programs that are not there."""
+    return [name for name in PROGRAMS if shutil.which(name, path=PATH) is None]
+
+
+def prepare() -> None:
+    """Installs what is missing."""
+    if not lacking():
+        return
+    if os.getuid() != 0 or shutil.which("apt-get") is None:
+        fail(f"{', '.join(lacking())} not found: install Slurm (Debian: apt-get install {' '.join(PACKAGES)})")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    command = ["apt-get", "install", "--yes", "--quiet", "--no-install-recommends", *PACKAGES]
+    for _ in range(2):
+        done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False)
+        if done.returncode == 0:
+            return
+        subprocess.run(["apt-get", "update", "--quiet"], stdout=subprocess.DEVNULL, check=False)
+    fail("Slurm could not be installed (see above)")
+
+
+def parsed() -> argparse.Namespace:
+    """What was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, dest="what")
+    commands.add_parser("prepare")
+    for what in ("start", "exec", "kill", "boot", "stop"):
+        command = commands.add_parser(what)
+        command.add_argument("dir")
+        if what == "start":
+            command.add_argument("--nodes", type=int, default=4)
+        elif what != "stop":
+            command.add_argument("node")
+        if what == "exec":
+            command.add_argument("command", nargs=argparse.REMAINDER)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Does it."""
+    options = parsed()
+    if options.what == "prepare":
+        prepare()
+        return
+    if os.getuid() != 0:
+        fail("namespaces need root")
+    if lacking():
+        fail(f"{', '.join(lacking())} not found: `scripts/mini_slurm.py prepare` installs Slurm")
+    cluster = Cluster(options.dir)
+    if options.what == "start":
+        try:
+            cluster.start(options.nodes)
+        except BaseException:
+            cluster.stop()
+            raise
+    elif options.what == "exec":
+        cluster.exec(options.node, options.command)
+    elif options.what == "stop":
+        cluster.stop()
+    else:
+        getattr(cluster, options.what)(options.node)
+
+
+main()

@@ -1,0 +1,235 @@
+"""What a job is made of, without a host: names, state files, scripts, what Slurm's commands write, what is told as an event."""
+
+import json
+import os
+import subprocess
+
+import pytest
+from loops import on_a_loop
+
+from roost.errors import JobError, Unavailable
+from roost.job import HostStatus, JobStatus, MeshSpec, ProcessJob, SlurmJob
+from roost.job import slurm_commands as slurm
+from roost.job.status import changes
+
+# As 22.05 and 24.11 write it, with the fields that are not read left out.
+JOB = (
+    "JobId={id} JobName=train Requeue=1 Restarts={restarts} JobState={state} Reason={reason} ExitCode=0:0 TimeLimit=00:10:00 "
+    "StartTime=2026-11-30T13:49:40 EndTime={end} PreemptTime={preempt} ReqNodeList=(null) ExcNodeList=(null) NodeList=n[1-2] {more}"
+)
+FIELDS = {
+    "id": 7, "restarts": 0, "state": "RUNNING", "reason": "None", "end": "2030-01-01T00:00:00", "preempt": "None", "more": ""
+}  # fmt: skip
+
+
+@pytest.fixture
+def commands(monkeypatch, tmp_path):
+    """Slurm's commands that say what they are told to: `commands(scontrol=(status, stdout, stderr))`."""
+
+    def install(**said):
+        for name, (status, out, err) in said.items():
+            (tmp_path / f"{name}.out").write_text(out)
+            (tmp_path / f"{name}.err").write_text(err)
+            script = tmp_path / name
+            script.write_text(f"#!/bin/sh\ncat {tmp_path}/{name}.out; cat {tmp_path}/{name}.err >&2; exit {status}\n")
+            script.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: ProcessJob({}), "at least one mesh"),
+        (lambda: ProcessJob({"Trainers": 1}), "no name for a mesh"),
+        (lambda: ProcessJob({"values": 1}), "no name for a mesh"),
+        (lambda: ProcessJob({"trainers": 0}), "is below 1"),
+        (lambda: ProcessJob({"trainers": MeshSpec(2, at_least=3)}), "can never be"),
+        (lambda: ProcessJob({"trainers": 1}, name="a b"), "no name for a job"),
+        (lambda: SlurmJob({"trainers": 1}, folder="/tmp/a b"), "Slurm cannot write logs there"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: ProcessJob(3), lambda: SlurmJob({"a": 1}, args="--mem=1G"), lambda: MeshSpec(1, args="x")]
+)
+def test_what_has_another_type_is_refused_too(make):
+    with pytest.raises(TypeError, match="give"):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "is no state file"),
+        ("[]", "is no state file"),
+        ('{"format": 99, "roost": "7.0"}', "written by roost 7.0"),
+        ('{"format": 1, "roost": "0.1.0"}', "is no state file"),
+        (
+            '{"format": 1, "roost": "0.1.0", "kind": "slurm", "name": "j", "run": "r", "spec": {}, "parts": []}',
+            "a slurm job, and this is 'j', a process job",
+        ),
+    ],
+)
+@on_a_loop
+async def test_a_state_file_of_something_else_is_an_error_and_stays(tmp_path, text, words):
+    (tmp_path / "job.json").write_text(text)
+    job = ProcessJob({"trainers": 1}, name="j", folder=tmp_path)
+    for verb in (job.apply, job.status, job.kill):
+        with pytest.raises(JobError, match=words):
+            await verb()
+    assert (tmp_path / "job.json").read_text() == text
+
+
+@on_a_loop
+async def test_a_job_that_was_never_applied(tmp_path):
+    job = ProcessJob({"trainers": 1}, name="j", folder=tmp_path)
+    assert (await job.status()).state == (await job.kill()).state == "absent"
+    with pytest.raises(LookupError, match="apply it first"):
+        await job.ready()
+    with pytest.raises(LookupError, match="apply it, or give the folder"):
+        ProcessJob.connect("j", folder=tmp_path)
+
+
+def status(state="running", *hosts, **more):
+    return JobStatus(name="j", state=state, hosts=hosts, **more)
+
+
+def host(rank, state="up", **more):
+    return HostStatus(mesh="trainers", rank=rank, state=state, address=f"a:{rank}", **more)
+
+
+def kinds(before, after, warn_s=60):
+    return [event.kind for event in changes(before, after, warn_s)]
+
+
+def test_each_change_is_told_once():
+    looks = [
+        status("pending"), status(), status("running", host(0), host(1, "missing")), status("running", host(0), host(1)),
+        status("running", host(0), host(1, "lost"), time_left_s=61.0), status("running", host(0), host(1, "lost"), time_left_s=59.0),
+        status("running", host(0), time_left_s=4.0, preempted=True), status("pending", restarts=1), status(restarts=1),
+        status("ended"), status("ended"),
+    ]  # fmt: skip
+    told = [kinds(before, after) for before, after in zip([None, *looks], looks, strict=False)]
+    assert told == [
+        ["pending"], ["running"], ["host_up"], ["host_up"], ["host_lost"], ["time_left"], ["preempted"], ["requeued", "pending"],
+        ["running"], ["ended"], [],
+    ]  # fmt: skip
+
+
+def test_a_host_that_another_agent_took_the_place_of_is_up_anew():
+    other = HostStatus(mesh="trainers", rank=0, state="up", address="b:1")
+    assert kinds(status("running", host(0)), status("running", other)) == ["host_up"]
+
+
+def test_a_status_is_one_document():
+    document = json.loads(json.dumps(status("running", host(0, "lost", reason="no power"), ids=("7",)).to_json()))
+    assert document["ids"] == ["7"]
+    assert document["hosts"][0]["reason"] == "no power"
+
+
+def test_a_script_of_two_meshes(tmp_path):
+    job = SlurmJob(
+        {"trainers": MeshSpec(2, gpus=8), "readers": MeshSpec(1, cpus=4, memory_mib=500, args=["--constraint=fast"])},
+        name="train", folder=tmp_path, partition="main", time="1:00:00", prologue=["module load rocm"], env={"MODE": "a b"},
+        python="/opt/python", srun_args=["--container-image=x"], requeue=True,
+    )  # fmt: skip
+    text = job.render()
+    assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+    lines = text.splitlines()
+    components = "\n".join(lines).split("#SBATCH hetjob")
+    assert "--gpus-per-node=8" in components[0]
+    for option in ("--cpus-per-task=4", "--mem=500M", "--constraint=fast", "--partition=main", "--time=1:00:00"):
+        assert f"#SBATCH {option}" in components[1]
+    assert lines.index("module load rocm") < next(at for at, line in enumerate(lines) if line.startswith("srun"))
+    steps = [line for line in lines if line.startswith("srun")]
+    assert [step.split()[1] for step in steps] == ["--het-group=0", "--het-group=1"]
+    assert all(
+        "--no-kill --kill-on-bad-exit=0 --wait=0" in step and "--container-image=x /opt/python" in step
+        for step in steps
+    )
+    # The key itself is on no command line.
+    assert "--key-file" in steps[0]
+
+
+def test_a_plain_job_is_no_heterogeneous_one(tmp_path):
+    text = SlurmJob({"trainers": 2}, folder=tmp_path, driver=["python", "it's.py"]).render()
+    assert "#SBATCH hetjob" not in text
+    assert "--het-group" not in text
+    assert """python 'it'"'"'s.py'""" in text
+
+
+@pytest.mark.parametrize(
+    ("fields", "state", "reason"),
+    [
+        ({}, "running", ""),
+        ({"state": "PENDING", "reason": "Resources"}, "pending", "PENDING (Resources)"),
+        ({"state": "COMPLETED"}, "ended", "COMPLETED"),
+        ({"state": "OUT_OF_MEMORY", "reason": "OutOfMemory"}, "ended", "OUT_OF_MEMORY (OutOfMemory)"),
+        ({"state": "NODE_FAIL"}, "pending", "NODE_FAIL"),
+        ({"state": "COMPLETING"}, "running", "COMPLETING"),
+        ({"preempt": "2026-11-30T13:55:13"}, "running", ""),
+    ],
+)
+def test_what_slurm_says_of_a_job(commands, fields, state, reason):
+    commands(scontrol=(0, JOB.format(**{**FIELDS, **fields}), ""))
+    [part] = slurm.jobs("7").values()
+    assert (part.state, part.reason, part.nodes) == (state, reason, "n[1-2]")
+    assert part.is_preempted == ("preempt" in fields)
+    assert (part.time_left_s is not None) == (part.word == "RUNNING")
+
+
+def test_components_of_a_job_by_their_offset(commands):
+    lines = [JOB.format(**{**FIELDS, "more": f"HetJobId=7 HetJobOffset={offset}"}) for offset in (0, 1)]
+    commands(scontrol=(0, "\n".join(lines), ""))
+    assert list(slurm.jobs("7")) == ["0", "1"]
+
+
+def test_a_job_that_slurm_forgot_is_asked_of_the_accounting(commands):
+    commands(
+        scontrol=(1, "", "slurm_load_jobs error: Invalid job id specified\n"),
+        sacct=(0, "7|CANCELLED by 1000|0:15\n", ""),
+    )
+    [part] = slurm.jobs("7").values()
+    assert (part.state, part.reason, part.failed) == ("ended", "CANCELLED (by 1000, signal 15)", True)
+
+
+def test_a_node_and_why(commands):
+    line = "NodeName=n1 State=DOWN*+DRAIN ThreadsPerCore=1 Reason=no power [root@2026-11-30T13:52:59] Comment=x"
+    commands(scontrol=(0, line, ""))
+    assert slurm.nodes(["n1"]) == {"n1": ("DOWN*+DRAIN", "no power [root@2026-11-30T13:52:59]")}
+
+
+@on_a_loop
+async def test_a_controller_that_does_not_answer_is_no_end(commands, tmp_path):
+    job = SlurmJob({"trainers": 1}, name="j", folder=tmp_path)
+    commands(
+        sbatch=(0, "7\n", ""), scontrol=(0, JOB.format(**{**FIELDS, "state": "PENDING", "reason": "Priority"}), "")
+    )
+    assert (await job.apply()).state == "pending"
+    commands(scontrol=(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"))
+    silent = await job.status()
+    assert (silent.state, silent.failed) == ("pending", False)
+    assert "does not answer" in silent.reason
+
+
+@on_a_loop
+async def test_what_slurm_refuses_is_told_in_its_words(commands, tmp_path):
+    commands(sbatch=(1, "", "sbatch: error: invalid partition specified: nope\n"))
+    job = SlurmJob({"trainers": 1}, name="j", folder=tmp_path, partition="nope")
+    with pytest.raises(JobError, match="sbatch refuses: invalid partition specified: nope"):
+        await job.apply()
+    assert (await job.status()).state == "ended"
+
+
+@on_a_loop
+async def test_without_slurm_it_says_so(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", os.fspath(tmp_path))
+    job = SlurmJob({"trainers": 1}, name="j", folder=tmp_path)
+    with pytest.raises(Unavailable, match="login node"):
+        await job.apply()
