@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.timeout(120), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 ADDRESS = "127.0.0.1"
+LATE_S = 2.0
 
 
 def opened():
@@ -105,6 +106,26 @@ def test_all_survivors_are_out_of_a_collective_as_soon_as_it_is_aborted(world, c
     figures(f"{world} members: the last was out {1000 * max(late):.1f} ms after the abort")
     assert len(late) == world - 1
     assert max(late) < 1.0
+    del server
+
+
+def late(rank, world, store, told, go):
+    """The last member comes to the collective when a group would have had to be made long ago: it takes its state, say."""
+    from roost.ft.group import GlooGroup
+
+    group = GlooGroup(ADDRESS, LATE_S)
+    group.configure(store, 1, rank, world)
+    tensor = torch.ones(1000)
+    if rank == world - 1:
+        time.sleep(1.25 * LATE_S)
+    group.allreduce(tensor).wait(30)
+    told.put(tensor[0].item())
+    group.close()
+
+
+def test_a_collective_may_take_longer_than_making_its_group(crew):
+    server, store = opened()
+    assert crew(2, store, late).tell(2) == [2.0, 2.0]
     del server
 
 

@@ -13,6 +13,8 @@ from roost.ft.sockets import Connection, connections_since, listening_since, shu
 
 __all__ = ["GlooGroup", "Group", "Pending"]
 
+_FOR_EVER = timedelta(days=1)
+
 
 class Pending(Protocol):
     """A collective that was begun."""
@@ -162,7 +164,10 @@ class GlooGroup:
             raise CollectiveError(f"the group of quorum {self._quorum_id} was aborted: {self._aborted}")
         if self._group is None:
             return _Done()
-        return _Waiting(self, self._group.allreduce([tensor]))
+        options = libraries.distributed().AllreduceOptions()
+        # Left to itself it may take no longer than making the group does. Who waits for it says how long it may take.
+        options.timeout = _FOR_EVER
+        return _Waiting(self, self._group.allreduce([tensor], options))
 
     def close(self) -> None:
         """Let the group go."""
