@@ -10,7 +10,8 @@ from roost import Actor, context, endpoint
 from roost.ft.coordinator import Member
 from roost.ft.ledger import News
 from roost.ft.quorum import Quorum
-from roost.ft.state import Shelf, StateTransfer
+from roost.ft.staging import Shelf
+from roost.ft.state import StateTransfer
 
 
 class Notes:

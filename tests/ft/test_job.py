@@ -100,7 +100,7 @@ async def test_every_kind_of_end_is_got_over(replicas, figures):
             await trained(job, replicas)
             failures.inject(kind, replica=1)
             await trained(job, replicas)
-            took[kind] = job._books.incidents[-1].failed_at - failures.injected[-1].at
+            took[kind] = job.incidents[-1].failed_at - failures.injected[-1].at
 
     async with ran(plan, replicas=replicas, sync=DiLoCo(10), detect_within_s=detect_s) as (_, report):
         pass
@@ -162,7 +162,7 @@ async def test_two_replicas_at_once_and_a_replica_in_its_own_recovery():
         failures.inject("kill", replica=2)
         await trained(job, 3)
         failures.inject("kill", replica=1)
-        while len(job._books.incidents) < 3:
+        while len(job.incidents) < 3:
             await asyncio.sleep(0.001)
         await job.procs.slice(replicas=1).ready()
         failures.inject("kill", replica=1)

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from roost.ft.manifest import SMALL_BYTES, checksum_of, manifest_of, tensors_of  # noqa: E402
-from roost.ft.state import _bytes_of, _targets  # noqa: E402
+from roost.ft.staging import _targets, bytes_of  # noqa: E402
 
 
 def travelled(state, own=None):
@@ -14,7 +14,7 @@ def travelled(state, own=None):
     manifest = pickle.loads(pickle.dumps(manifest))
     buffer = torch.zeros(manifest.nbytes, dtype=torch.uint8)
     for leaf, tensor in zip(manifest.leaves, tensors, strict=True):
-        buffer[leaf.offset : leaf.offset + leaf.nbytes].copy_(_bytes_of(tensor.contiguous()))
+        buffer[leaf.offset : leaf.offset + leaf.nbytes].copy_(bytes_of(tensor.contiguous()))
     mine, parts = _targets(manifest, own or {}, 0)
     for leaf, part in zip(manifest.leaves, parts, strict=True):
         part.copy_(buffer[leaf.offset : leaf.offset + leaf.nbytes])

@@ -8,13 +8,24 @@ if TYPE_CHECKING:
     from roost.ft.job import FaultTolerantJob
     from roost.ft.sync import DiLoCo, EveryStep, LocalSGD
     from roost.ft.trainer import Trainer
+    from roost.ft.transport import Shelves, StateTransport
 
-__all__ = ["DiLoCo", "EveryStep", "FaultTolerantJob", "Incident", "LocalSGD", "Report", "Trainer"]
+__all__ = [
+    "DiLoCo",
+    "EveryStep",
+    "FaultTolerantJob",
+    "Incident",
+    "LocalSGD",
+    "Report",
+    "Shelves",
+    "StateTransport",
+    "Trainer",
+]
 
 # torch is imported by none of them; the job's modules only when there is one.
 _AT_FIRST_USE = {
     "DiLoCo": "sync", "EveryStep": "sync", "FaultTolerantJob": "job", "Incident": "incidents", "LocalSGD": "sync",
-    "Report": "books", "Trainer": "trainer",
+    "Report": "books", "Shelves": "transport", "StateTransport": "transport", "Trainer": "trainer",
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from roost.ft.seat import take_seat
 
 if TYPE_CHECKING:
     from roost.ft.quorum import Report
-    from roost.ft.state import Staged
+    from roost.ft.staging import Staged
     from roost.ft.timeouts import Timeouts
 
 __all__ = ["ALL_BEFORE", "Companion", "end_process"]

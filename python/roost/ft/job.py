@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from roost.failure import Failure
+    from roost.ft.incidents import Incident
     from roost.ft.sync import Sync
     from roost.host_mesh import HostMesh
     from roost.mesh import ProcMesh, SpawnOptions
@@ -164,6 +165,11 @@ class FaultTolerantJob(Generic[B]):
     def given_up(self) -> frozenset[int]:
         """The replicas that their restart policy does not bring back; `bring_back` does."""
         return frozenset() if self._lives is None else self._lives.given_up
+
+    @property
+    def incidents(self) -> tuple[Incident, ...]:
+        """The failures of replicas so far."""
+        return tuple(self._books.incidents)
 
     @property
     def progress(self) -> int:

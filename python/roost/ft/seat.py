@@ -45,7 +45,7 @@ class Seat:
     """
 
     def __init__(self, replica: int, proc: int) -> None:
-        from roost.ft.state import Shelf
+        from roost.ft.staging import Shelf
 
         self.replica = replica
         self.proc = proc

@@ -1,0 +1,181 @@
+"""Prints, side by side: steps a second without failures; after a kill, when the survivor goes on and the dead one is back."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import statistics
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("RUST_LOG", "warn")
+
+from benches.training.peers import Plain, Torchft
+from benches.training.work import Work
+
+import roost
+from roost import Restart, this_host
+from roost.ft import DiLoCo, EveryStep, FaultTolerantJob
+from roost.testing import Failures
+
+REPLICAS = 2
+EVERY = 10
+_LIMIT_S = 60
+PRELOAD = ("torch", "torch.distributed", "torchft")
+_ALWAYS = Restart(limit=1_000_000, within_s=60, backoff_s=(0.0, 0.0), while_down="wait")
+
+
+async def handled(_: object) -> bool:
+    """Who dies is meant to."""
+    return True
+
+
+def lighthouse() -> Any:
+    """torchft's, as it comes."""
+    from torchft.coordination import LighthouseServer
+
+    return LighthouseServer(bind="127.0.0.1:0", min_replicas=1)
+
+
+async def steps_ours(steps: int, pace_s: float) -> float:
+    """Steps a second with roost.ft, from the first that counts to the last."""
+    async with FaultTolerantJob(partial(Work, pace_s), replicas=REPLICAS, steps=steps + 10, sync=EveryStep()) as job:
+        running = asyncio.create_task(job.run())
+        while job.progress < 10:
+            await asyncio.sleep(0.001)
+        began, first = time.monotonic(), job.progress
+        report = await running
+        return (report.steps - first) / (time.monotonic() - began)
+
+
+async def steps_plain(steps: int, pace_s: float) -> float:
+    """Steps a second with torch's data-parallel class."""
+    async with this_host().spawn_procs({"replicas": REPLICAS}, preload=PRELOAD) as procs:
+        actors = await procs.spawn("plain", Plain)
+        port = await actors.slice(replicas=0).store.call_one()
+        return min((await actors.train.call(port, REPLICAS, steps, pace_s)).values())
+
+
+async def steps_torchft(steps: int, pace_s: float) -> float:
+    """Steps a second with torchft."""
+    server = lighthouse()
+    try:
+        async with this_host().spawn_procs({"replicas": REPLICAS}, preload=PRELOAD) as procs:
+            actors = await procs.spawn("torchft", Torchft)
+            return min((await actors.train.call(server.address(), steps, pace_s, 1, "")).values())
+    finally:
+        server.shutdown()
+
+
+async def kills_ours(kills: int, pace_s: float) -> list[tuple[float, float]]:
+    """After each kill: seconds to the survivor's next commit, and to the first of the one that was killed."""
+    job = FaultTolerantJob(
+        partial(Work, pace_s), replicas=REPLICAS, data=iter(int, 1), sync=DiLoCo(EVERY), restart=_ALWAYS, detect_within_s=5
+    )  # fmt: skip
+    async with job:
+        running = asyncio.create_task(job.run())
+        async with Failures(job) as failures:
+            for number in range(kills):
+                while len(job.trained) < REPLICAS:
+                    await asyncio.sleep(0.005)
+                await asyncio.sleep(0.1)
+                failures.inject("kill", replica=number % REPLICAS)
+            while len(job.trained) < REPLICAS:
+                await asyncio.sleep(0.005)
+            found = [
+                (one.survivors_committed, one.phases["first_step"]) for one in job.incidents if one.survivors_committed
+            ]
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    return found
+
+
+async def kills_torchft(kills: int, pace_s: float) -> list[tuple[float, float]]:
+    """The same with torchft, whose processes are started by exec, as a launcher does."""
+    server, found = lighthouse(), list[tuple[float, float]]()
+    with tempfile.TemporaryDirectory(prefix="roost-bench-") as folder:
+        log = Path(folder) / "commits"
+        log.touch()
+        procs = this_host().spawn_procs(
+            {"replicas": REPLICAS}, start="exec", restart=_ALWAYS, supervise=handled, logs=False
+        )
+        async with procs:
+            actors = await procs.spawn("torchft", Torchft)
+            lives = [
+                asyncio.create_task(_live(actors.slice(replicas=one), server.address(), pace_s, log))
+                for one in range(REPLICAS)
+            ]
+            for number in range(kills):
+                victim, survivor = number % REPLICAS, 1 - number % REPLICAS
+                await _commit(log, victim, time.time(), REPLICAS)
+                killed_at = time.time()
+                roost.testing.kill(procs.slice(replicas=victim))
+                goes_on = await _commit(log, survivor, killed_at, 1)
+                found.append((goes_on - killed_at, await _commit(log, victim, killed_at, 1) - killed_at))
+            for one in lives:
+                one.cancel()
+            await procs.stop()
+        server.shutdown()
+    return found
+
+
+async def _live(actor: Any, address: str, pace_s: float, log: Path) -> None:
+    while True:
+        try:
+            await actor.train.call_one(address, 0, pace_s, EVERY, str(log))
+        except roost.ActorDied:
+            await asyncio.sleep(0.01)
+
+
+async def _commit(log: Path, replica: int, after: float, least: int) -> float:
+    """When a replica first commits after a time, with at least so many."""
+    until = time.monotonic() + _LIMIT_S
+    while time.monotonic() < until:
+        for line in log.read_text().splitlines():
+            at, who, _, count = line.split()
+            if int(who) == replica and float(at) > after and int(count) >= least:
+                return float(at)
+        await asyncio.sleep(0.01)
+    raise TimeoutError(f"replica {replica} does not commit within {_LIMIT_S} s")
+
+
+def shown(seconds: list[float]) -> str:
+    """Median and 95th percentile."""
+    p95 = sorted(seconds)[int(0.95 * (len(seconds) - 1))]
+    return f"median {statistics.median(seconds):.3f} s, p95 {p95:.3f} s"
+
+
+async def main(options: argparse.Namespace) -> None:
+    """Measure and print."""
+    print(
+        f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors, {REPLICAS} replicas; kills between syncs by DiLoCo every {EVERY} steps",
+        flush=True,
+    )
+    rates: dict[str, list[float]] = {"roost.ft": [], "torchft": [], "plain": []}
+    for _ in range(options.rounds):
+        rates["plain"].append(await steps_plain(options.steps, options.pace))
+        rates["torchft"].append(await steps_torchft(options.steps, options.pace))
+        rates["roost.ft"].append(await steps_ours(options.steps, options.pace))
+    for name, found in rates.items():
+        print(
+            f"{name}: {max(found):.1f} steps/s at best of {len(found)}, {max(found) / max(rates['plain']):.3f} of plain",
+            flush=True,
+        )
+    for name, kills in (("roost.ft", kills_ours), ("torchft, HTTP, exec", kills_torchft)):
+        times = await kills(options.kills, options.pace)
+        print(f"{name}, {len(times)} kills: survivor commits after {shown([one for one, _ in times])};", end=" ")
+        print(f"the killed one after {shown([one for _, one in times])}", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m benches.training", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="how often steps are counted; the best counts")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--pace", type=float, default=0.01, help="seconds of a step in which the processor is free")
+    parser.add_argument("--kills", type=int, default=10)
+    roost.run(main(parser.parse_args()))
