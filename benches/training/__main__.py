@@ -152,10 +152,8 @@ def shown(seconds: list[float]) -> str:
 
 async def main(options: argparse.Namespace) -> None:
     """Measure and print."""
-    print(
-        f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors, {REPLICAS} replicas; kills between syncs by DiLoCo every {EVERY} steps",
-        flush=True,
-    )
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors, {REPLICAS} replicas")
+    print(f"kills come between syncs by DiLoCo every {EVERY} steps", flush=True)
     rates: dict[str, list[float]] = {"roost.ft": [], "torchft": [], "plain": []}
     for _ in range(options.rounds):
         rates["plain"].append(await steps_plain(options.steps, options.pace))
