@@ -24,7 +24,7 @@ from roost.stream import Stream
 from roost.value_mesh import ValueMesh
 
 if TYPE_CHECKING:
-    from roost import rdma
+    from roost import rdma, spmd
     from roost.accumulator import Accumulator
     from roost.attaching import attach
     from roost.channel import Channel, Port, PortReceiver
@@ -79,6 +79,7 @@ __all__ = [
     "rdma",
     "remove",
     "run",
+    "spmd",
     "this_host",
     "this_proc",
 ]
@@ -98,8 +99,8 @@ def __getattr__(name: str) -> Any:
         from importlib import import_module
 
         return getattr(import_module(f"roost.{module}"), name)
-    if name == "rdma":
+    if name in ("rdma", "spmd"):
         from importlib import import_module
 
-        return import_module("roost.rdma")
+        return import_module(f"roost.{name}")
     raise AttributeError(f"module 'roost' has no attribute {name!r}")

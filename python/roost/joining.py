@@ -116,6 +116,10 @@ class Attaching:
         else:
             self._record.left(rank, self._record.mesh_stopped or "it was let go")
 
+    def dialled_of(self, host: int) -> list[str]:
+        """By what a host that has joined is reached from here."""
+        return next(one.dialled for one in self._candidates if one.host is not None and one.host[0] == host)
+
     def _rank_of(self, number: int) -> int | None:
         return next((rank for rank, one in self._record.numbers.items() if one == number), None)
 

@@ -237,6 +237,26 @@ class ProcMesh(Mesh):
         """The service of this name; on these procs when there is none. See `roost.get_or_spawn`."""
         return _asker()(name, actor, args, kwargs, self, _NO_OPTIONS)
 
+    def exec(
+        self, command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None
+    ) -> Reply[ValueMesh[int]]:
+        """Run a command beside each of these procs; its output goes where theirs goes, and it ends when the reply is cancelled.
+
+        Args:
+            command: the program and its arguments.
+            env: environment variables besides the proc's.
+            cwd: its working directory; the proc's when left out.
+
+        Returns:
+            The exit codes; of one that a signal ended, the signal's number below zero.
+
+        Raises:
+            OSError: by the reply: it cannot be started.
+        """
+        from roost.executing import execute
+
+        return execute(self, command, env, cwd)
+
     def options(self, **options: Unpack[_ActorOptions]) -> SpawnOptions:
         """The same procs with options for `spawn` and `get_or_spawn`: restart, probe, per_proc, supervise, cleanup_timeout_s.
 
