@@ -95,14 +95,14 @@ sim:  ## simulated runs of the core: one again with SEED=17, many with SEEDS=100
 		cargo test --package roost-core --lib trees -- --nocapture
 
 bench:  ## the core's benches and Python's, each beside its floor; writes benches/README.md
-	$(SETUP) test extension
+	$(SETUP) test released
 	$(SAY) "Rust: each figure beside the raw socket's"
 	$(RUN) cargo bench --package roost-benches
 	$(SAY) "Python: each figure beside a hand-written uvloop program's"
 	$(RUN) python -m benches.python --write benches/README.md
 
 bench-peers:  ## the same work on Monarch, Ray and xoscar, as far as they are installed in .venv
-	$(SETUP) test extension
+	$(SETUP) test released
 	$(RUN) python -m benches.python --peers monarch,ray,xoscar
 
 check-instructions:  ## instructions of the hot path, counted by callgrind; more than 10 % up fails
@@ -125,11 +125,11 @@ asan:  ## tests of memory between processes under AddressSanitizer, with 10,000 
 		--test cancelled -- --ignored --nocapture
 
 chaos:  ## the tests of what is promised when things go wrong, in their long form; figures at the end
-	$(SETUP) test dev demo torch ft extension
+	$(SETUP) test dev demo torch ft released
 	$(RUN) python -m pytest -m "" tests/chaos tests/system/test_demo.py --long $(PYTEST)
 
 soak:  ## the endurance tests in their long form, hours of them; figures at the end
-	$(SETUP) test dev torch extension
+	$(SETUP) test dev torch released
 	$(RUN) python -m pytest tests/soak --long $(PYTEST)
 
 clean:  ## removes what was built here, .venv too

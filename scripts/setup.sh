@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # scripts/setup.sh PART...: makes each part ready, and does nothing when nothing changed since it last did.
 #   extras of pyproject.toml (test, dev, demo, torch)   installed into .venv
-#   extension                                           the Rust module, built in release mode and put beside python/roost
+#   extension                                           the Rust module, built quickly and put beside python/roost
+#   released                                            the same, built as the wheel's is: for what is measured
 set -euo pipefail
 # shellcheck source=scripts/toolchain.sh
 . "$(dirname "$0")/toolchain.sh"
@@ -39,28 +40,30 @@ rust_key() {
       rustc --version; } | sha256sum
 }
 
+# build_extension PROFILE: the released one serves where the quick one is asked for.
 build_extension() {
     local key
     key=$(rust_key)
-    if [ -e "$EXTENSION" ] && stamped extension "$key"; then return; fi
+    if [ -e "$EXTENSION" ] && { stamped extension "$1 $key" || stamped extension "release $key"; }; then return; fi
     install_extra dev
-    say "building the Rust extension (release; a minute or two the first time)"
-    PIP_QUIET=1 VIRTUAL_ENV=$VENV "$VENV/bin/maturin" develop --release ||
+    say "building the Rust extension (profile '$1'; a minute or two the first time)"
+    PIP_QUIET=1 VIRTUAL_ENV=$VENV "$VENV/bin/maturin" develop --profile "$1" ||
         fail "the Rust extension did not build (see above)."
     # Cargo.lock may have been written by this very build.
-    stamp extension "$(rust_key)"
+    stamp extension "$1 $(rust_key)"
 }
 
 need_linux
 # What is missing is said before anything is downloaded.
-if [[ " $* " == *" extension "* ]]; then
+if [[ " $* " =~ \ (extension|released)\  ]]; then
     need_rust
     [ -e "$EXTENSION" ] || need_c_compiler
 fi
 make_venv
 for part; do
     case $part in
-        extension) build_extension ;;
+        extension) build_extension quick ;;
+        released) build_extension release ;;
         *) install_extra "$part" ;;
     esac
 done
