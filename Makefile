@@ -14,6 +14,8 @@ FUZZ_SECONDS ?= 60
 FUZZ_INPUTS ?= 0
 FUZZ_TARGETS ?=
 PYTEST ?= -q
+# Tests with real processes mostly wait. A file's tests share what it starts; in the order of names the longest come first.
+SIDE_BY_SIDE := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 ASAN := env RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address
 
 help:  ## this list
@@ -33,7 +35,7 @@ test-rust:  ## the Rust crates' tests alone
 test-python:  ## Python's tests alone; PYTEST='-k name -x' chooses
 	$(SETUP) test dev demo torch ft extension
 	$(SAY) "Python: units, types, real processes, examples"
-	$(RUN) python -m pytest $(PYTEST)
+	$(RUN) python -m pytest $(SIDE_BY_SIDE) --durations 15 $(PYTEST)
 
 test-rdma:  ## transfers by NICs: real libibverbs on soft-RoCE in a small machine (QEMU; some minutes the first time)
 	$(SETUP)

@@ -13,7 +13,6 @@ from leftovers import leaving_nothing
 from times import percentile, shown
 
 _HERE = os.path.dirname(__file__)
-_figures = pytest.StashKey[list]()
 _WITH_LONG_FORM = tuple(os.path.join(_HERE, name) for name in ("chaos", "soak"))
 _SHORT_TIMEOUT_S = 120
 
@@ -25,20 +24,19 @@ def pytest_addoption(parser):
     )
 
 
-def pytest_configure(config):
-    config.stash[_figures] = []
-
-
 def pytest_collection_modifyitems(config, items):
     for item in items:
         if str(item.path).startswith(_WITH_LONG_FORM):
             item.add_marker(pytest.mark.timeout(0 if config.getoption("--long") else _SHORT_TIMEOUT_S))
 
 
-def pytest_terminal_summary(terminalreporter, config):
-    if config.stash[_figures]:
+def pytest_terminal_summary(terminalreporter):
+    reports = [report for of_a_kind in terminalreporter.stats.values() for report in of_a_kind]
+    ended = [report for report in reports if getattr(report, "when", "") == "teardown"]
+    lines = [line for report in ended for name, line in report.user_properties if name == "figure"]
+    if lines:
         terminalreporter.section("figures")
-        for line in config.stash[_figures]:
+        for line in lines:
             terminalreporter.write_line(line)
 
 
@@ -56,9 +54,9 @@ def rounds(request):
 
 
 @pytest.fixture
-def figures(request):
-    """Notes a line that is shown at the end."""
-    return lambda text: request.config.stash[_figures].append(f"{request.node.name}: {text}")
+def figures(request, record_property):
+    """Notes a line that is shown at the end, also when the test ran in another process."""
+    return lambda text: record_property("figure", f"{request.node.name}: {text}")
 
 
 @pytest.fixture

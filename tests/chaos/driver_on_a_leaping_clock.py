@@ -1,5 +1,6 @@
 """A program in which everything that has to do with time happens for a while; any event but those that it causes is an error."""
 
+import asyncio
 import os
 import signal
 import sys
@@ -43,7 +44,8 @@ async def main(seconds):
                 if event.kind == "recovered" and event.mesh == "patients":
                     break
             await mortals.ready()
-        assert await patients.slice(ranks=0).questions.call_one() > 0
+        while not await patients.slice(ranks=0).questions.call_one():
+            await asyncio.sleep(0.05)  # The machine may be busy; without a question the test's time ends.
         states = await procs.states()
         assert [state.incarnation for state in states] == [0, kills]
     print(f"{kills} restarts")

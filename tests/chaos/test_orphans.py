@@ -73,7 +73,7 @@ def test_s5_nothing_is_left_of_a_killed_driver(rounds, promised, tmp_path):
         else:
             time.sleep(random.uniform(0, start_s))
             while_starting.append(kill_and_time(driver, mark))
-        assert set(os.listdir("/dev/shm")) <= with_shared_memory
+        assert eventually(lambda: set(os.listdir("/dev/shm")) <= with_shared_memory)
         assert os.listdir(tmp_path) == []
         assert not [path for path in paths_of_sockets() if str(tmp_path) in path]
     promised("all gone after a kill while it starts", while_starting, 100, GONE_WITHIN_S)

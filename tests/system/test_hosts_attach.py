@@ -25,7 +25,7 @@ from roost.errors import (
 )
 from roost.keys import make_key
 
-pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(60)]
+pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
 @on_a_loop

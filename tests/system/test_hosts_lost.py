@@ -11,7 +11,7 @@ from loops import handled, next_of, on_a_loop, process_state, until
 from roost import Failure, MeshError, ProcessHosts, Restart, this_host
 from roost.errors import HostLostError
 
-pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(60)]
+pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
 def lose(agents, number):

@@ -17,7 +17,7 @@ import roost
 from roost import ActorDied, Bind, Channel, ProcessHosts, Restart, this_host
 from roost.errors import PeerLostError
 
-pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(60)]
+pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
 class TestSurroundings:

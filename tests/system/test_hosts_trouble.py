@@ -19,7 +19,7 @@ import roost
 from roost import Actor, MeshError, ProcessHosts, Restart, endpoint, process
 from roost.errors import HostLostError
 
-pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(60)]
+pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
 class Peer(Actor):
