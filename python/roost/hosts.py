@@ -59,6 +59,9 @@ class Hosts:
             return known
         owned = self.owned.get(host)
         mesh, rank_name, point = ("hosts", name, Point({})) if owned is None else owned[0].place(owned[1])
+        said = "" if owned is None else owned[0].explain(owned[1])
+        if said:
+            reason = f"{reason}; {said}"
         now = time.time()
         failure = self._lost[host] = Failure(
             kind="lost", origin="host", mesh=mesh, name=rank_name, point=point, host=name, reason=reason,

@@ -32,12 +32,14 @@ _logger = logging.getLogger("roost")
 class OwnedHosts(OwnedMesh):
     """Hosts that this process has attached."""
 
-    __slots__ = ("_left", "_waiting", "attaching", "joined", "numbers", "procs", "refused", "shutting")
+    __slots__ = ("_left", "_waiting", "attaching", "explain", "joined", "numbers", "procs", "refused", "shutting")
 
     attaching: Attaching
 
     def __init__(self, runtime: Runtime, mesh: int, name: str, whole: Shape) -> None:
         super().__init__(runtime, mesh, name, whole, None)
+        # What whoever gave the hosts says of one that is lost, by its rank; empty for nothing.
+        self.explain: Callable[[int], str] = lambda _rank: ""
         # By rank: the id and the name of its host, and the number under which it was attached.
         self.joined: dict[int, tuple[int, str]] = {}
         self.numbers: dict[int, int] = {}

@@ -101,10 +101,10 @@ async def node_dies(folder, *power_off):
         await told.until("host_lost")
         seconds = time.monotonic() - dead_at
         left = [await nodes.slice(hosts=rank).name.call_one() for rank in (0, 1, 3)]
-        error = type(call.exception().exceptions[0]).__name__
+        error = call.exception().exceptions[0]
     await job.kill()
     lost = [event for event in await told.end() if event[0] == "host_lost"]
-    return {"lost": lost, "seconds": seconds, "left": left, "error": error}
+    return {"lost": lost, "seconds": seconds, "left": left, "error": f"{type(error).__name__}: {error}"}
 
 
 async def preempted(folder):

@@ -348,8 +348,15 @@ class Job:
     def _lose(self, address: str, reason: str) -> None:
         """A host that this program has attached is lost."""
         self._losses[address] = reason
-        self._looked = None
         self._bell.ring()
+
+    def _said_of(self, host: str) -> str:
+        """What was said last of a host, and of the job where it is over."""
+        if self._looked is None:
+            return ""
+        look = self._looked[2]
+        of_job = look.reason if look.state == "ended" or look.preempted else ""
+        return "; ".join(filter(None, (of_job, look.lost.get(host) or look.known.get(host))))
 
     async def _is_over(self) -> bool:
         return (await self._status()).state in _OVER

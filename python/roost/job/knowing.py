@@ -61,10 +61,12 @@ def _host(part: Part, place: int, told: Announced | None, look: Look, losses: Ma
     if told is None:
         reason = look.reason if gone is None else gone
         return HostStatus(mesh=part.mesh, rank=rank, state="missing" if gone is None else "lost", reason=reason)
-    reasons = [losses.get(told.address), gone, look.lost.get(told.name)]
-    if any(reasons):
-        reasons.append(look.known.get(told.name))
-    why = "; ".join(reason for reason in reasons if reason)
+    mine = losses.get(told.address, "")
+    said = [mine, gone or "", look.lost.get(told.name, "")]
+    if any(said):
+        said.append(look.known.get(told.name, ""))
+    # What this program knew when it lost the host may be in its reason already.
+    why = "; ".join(one for one in said if one and (one is mine or one not in mine))
     state: Literal["lost", "up"] = "lost" if why else "up"
     return HostStatus(mesh=part.mesh, rank=rank, state=state, host=told.name, address=told.address, reason=why)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from roost import process
 from roost.attaching import attach_named
+from roost.errors import RoostError
 from roost.host_mesh import HostMesh
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ __all__ = ["JobState", "open_state"]
 
 # How long hosts that listen have to let this program in. One that was killed may be their driver still, for its lease.
 _ATTACH_S = 60.0
+# How often whoever gives the hosts is asked while they are used: half of what passes before silence is a loss.
+_LOOK_S = 5.0
 
 
 class JobState(Mapping[str, HostMesh]):
@@ -90,12 +94,27 @@ async def open_state(job: Job, status: JobStatus, key_file: str) -> JobState:
             addresses = [one.address for one in hosts]
             mesh = attach_named(name, addresses, key_file=key_file, timeout=_ATTACH_S, wait_for=len(hosts))
             meshes[name] = mesh
+            mesh._record().explain = partial(_explanation, job, hosts)
             runtime.keep(_note_losses(job, mesh.events(), hosts))
+        runtime.keep(_keep_looking(job, list(meshes.values())))
         await asyncio.gather(*(mesh.ready() for mesh in meshes.values()))
     except BaseException:
         await asyncio.gather(*(mesh.stop("not all hosts of the job are there") for mesh in meshes.values()))
         raise
     return JobState(job, status.restarts, meshes)
+
+
+async def _keep_looking(job: Job, meshes: list[HostMesh]) -> None:
+    """See to it that something is known of a host when it is lost: then there is no time to ask."""
+    over = asyncio.gather(*(mesh.wait() for mesh in meshes))
+    while not over.done():
+        await asyncio.wait([over], timeout=_LOOK_S)
+        with suppress(RoostError):
+            await job._status()
+
+
+def _explanation(job: Job, hosts: list[HostStatus], rank: int) -> str:
+    return job._said_of(hosts[rank].host)
 
 
 async def _note_losses(job: Job, events: EventStream, hosts: list[HostStatus]) -> None:
