@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PACKAGES = ["slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge", "iproute2"]
-PROGRAMS = ["slurmctld", "slurmd", "srun", "munged", "ip", "unshare", "nsenter"]
+PACKAGES = ["slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge", "iproute2", "procps"]
+PROGRAMS = ["slurmctld", "slurmd", "srun", "munged", "ip", "unshare", "nsenter", "pgrep"]
 GPUS = 2
 PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).with_name("on_slurm.py")
 MINI_SLURM = ROOT / "scripts" / "mini_slurm.py"
-NEEDED = ["slurmctld", "slurmd", "srun", "munged", "ip", "unshare", "nsenter"]
+NEEDED = ["slurmctld", "slurmd", "srun", "munged", "ip", "unshare", "nsenter", "pgrep"]
 LACKING = [name for name in NEEDED if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None]
 
 pytestmark = [

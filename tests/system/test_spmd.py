@@ -13,13 +13,15 @@ from roost import ActorDied, MeshError, ProcessHosts, spmd, this_host
 pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(90)]
 
 SCRIPT = """\
-import asyncio, json, os, signal, sys
+import asyncio, json, os, signal, sys, time
 import beside
 asyncio.run(asyncio.sleep(0))  # it may have a loop of its own
 rank, life = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"]
 names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "MODE")
-with open(f"{sys.argv[1]}/{life}.{rank}", "w") as file:
+path = f"{sys.argv[1]}/{life}.{rank}"
+with open(f"{path}.new", "w") as file:
     json.dump([[os.environ.get(name) for name in names], sys.argv[2:], __name__, os.getpid()], file)
+os.replace(f"{path}.new", path)
 """
 TRAINING = """\
 import os, signal, sys
@@ -67,9 +69,16 @@ async def test_each_rank_has_torchruns_environment(script, tmp_path):
 
 @on_a_loop
 async def test_all_start_anew_when_one_fails(script, tmp_path):
-    failing = f'{SCRIPT}if (rank, life) == (1, "0"): raise ValueError("no luck")\nif life == "0": signal.pause()\n'
+    failing = f"""{SCRIPT}
+while rank and not os.path.exists(f"{{sys.argv[1]}}/{{life}}.0"):
+    time.sleep(0.01)
+if life == "0":
+    signal.pause() if rank == 0 else print("no luck", 1 / 0)
+"""
     async with this_host().spawn_procs({"gpus": 2}) as procs:
         assert list(await spmd.run(procs, script(failing), [str(tmp_path)], restarts=1)) == [0, 0]
+        first, second = (seen(tmp_path, life, 2) for life in (0, 1))
+        assert {rank[0][6] for rank in first}.isdisjoint(rank[0][6] for rank in second), "another port"
         assert list(await spmd.run(procs, script(failing), [str(tmp_path)])) == [-15, 1]
         quits = f"{SCRIPT}sys.exit(3 if rank else None)\n"
         assert list(await spmd.run(procs, script(quits), [str(tmp_path)]))[1] == 3
@@ -79,8 +88,6 @@ async def test_all_start_anew_when_one_fails(script, tmp_path):
         with pytest.raises(ActorDied) as death:
             await spmd.run(procs, script(dies), [str(tmp_path)])
         assert death.value.failure.signal == signal.SIGKILL
-    first, second = (seen(tmp_path, life, 2) for life in (0, 1))
-    assert {rank[0][6] for rank in first}.isdisjoint(rank[0][6] for rank in second), "another port"
 
 
 @pytest.mark.slow
