@@ -171,7 +171,12 @@ impl Api {
         }
     }
 
-    pub(crate) fn device_count(&self) -> Result<c_int> {
+    /// How many devices this process sees.
+    ///
+    /// # Errors
+    ///
+    /// What the runtime says: that there is no driver, say.
+    pub fn device_count(&self) -> Result<c_int> {
         let mut count = 0;
         // SAFETY: writes one integer.
         unsafe { call!(self, cudaGetDeviceCount(&raw mut count)) }?;

@@ -355,13 +355,57 @@ class SharedBuffer(Buffer):
     @property
     def is_mapped(self) -> bool: ...
 
+def gpu_devices(wanted: tuple[str, Sequence[str]]) -> tuple[str, list[dict[str, Any]]]: ...
+def gpu_libraries(wanted: tuple[str, Sequence[str]]) -> list[tuple[str, str | None, str]]: ...
+def host_checksum(address: int, size: int) -> int: ...
+
+@final
+class DeviceKernels:
+    """The kernels of one device; what they work on are addresses of its memory."""
+
+    def __new__(cls, wanted: tuple[str, Sequence[str]], device: int) -> DeviceKernels: ...
+    def pack(
+        self,
+        pieces: Sequence[tuple[int, int, int]],
+        tensors: str,
+        bucket: tuple[int, int, str],
+        unpack: bool,
+        scale: float,
+        stream: int,
+    ) -> None: ...
+    def quantise(
+        self, numbers: tuple[int, str, int, int, int], codes: tuple[int, str], scales: int, stream: int
+    ) -> None: ...
+    def dequantise(
+        self, numbers: tuple[int, str, int, int, int], codes: tuple[int, str], scales: int, stream: int
+    ) -> None: ...
+    def pseudo_gradient(
+        self, outer: int, local: tuple[int, str], gradient: tuple[int, str], count: int, stream: int
+    ) -> None: ...
+    def outer_step(
+        self,
+        outer: tuple[int, int],
+        local: tuple[int, str],
+        gradient: tuple[int | None, str],
+        count: int,
+        step: tuple[float, float, float],
+        stream: int,
+    ) -> None: ...
+    def checksum(self, address: int, size: int, stream: int) -> int: ...
+
 @final
 class Engine:
     """One-sided memory of this process: what it lends to others, and what it reads and writes of theirs."""
 
     @staticmethod
     def start(
-        control: Control, job: bytes, host: int, life: tuple[int, int], backend: str, devices: Sequence[str]
+        control: Control,
+        job: bytes,
+        host: int,
+        life: tuple[int, int],
+        backend: str,
+        devices: Sequence[str],
+        gpus: tuple[str, Sequence[str]],
     ) -> Engine: ...
     @property
     def fd(self) -> int: ...

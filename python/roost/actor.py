@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeVar
 
+    from roost.collectives import Communicator
     from roost.endpoint_info import EndpointInfo
     from roost.failure import Event, Failure, State
     from roost.reply import Broadcast, Reply
@@ -153,6 +154,10 @@ class Actor:
 
         def events(self) -> AsyncIterator[Event]:
             """What happens to the mesh from now on."""
+            ...
+
+        def communicator(self, *dimensions: str, timeout: float = 60.0) -> Reply[Communicator]:
+            """This rank's end of a group of ranks that compute together, over these dimensions or all."""
             ...
 
         def ready(self) -> Reply[Self]:

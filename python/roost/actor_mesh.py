@@ -14,6 +14,7 @@ from roost.shape import encode_sizes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from roost.collectives import Communicator
     from roost.constructing import Plan
     from roost.mesh import ProcMesh
     from roost.owned_actors import OwnedActors
@@ -166,6 +167,23 @@ class ActorMesh(Mesh):
     def broadcast(self, endpoint: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Send to every rank without wanting an answer."""
         return self._bound(endpoint).broadcast(*args, **kwargs)
+
+    def communicator(self, *dimensions: str, timeout: float = 60.0) -> Reply[Communicator]:
+        """This rank's end of a group of ranks that compute together; each rank of the group awaits its own, inside an endpoint.
+
+        Args:
+            *dimensions: the dimensions that the group spans: it is of the ranks that differ from this one in these alone. All of
+                the mesh's when left out.
+            timeout: seconds until it gives up and names who has not come.
+
+        Raises:
+            RuntimeError: this code does not run in an actor of this mesh.
+            ValueError: the mesh has no such dimension.
+        """
+        # Few programs have collectives.
+        from roost.collectives.communicator import communicator_of
+
+        return communicator_of(self, dimensions, timeout)
 
     def options(self, *, timeout: float | None = None) -> ActorMesh:
         """The same mesh with options for every call made through it."""

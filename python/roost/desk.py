@@ -21,6 +21,9 @@ from roost.shape import SCALAR
 
 if TYPE_CHECKING:
     from roost._roost import Targets
+    from roost.collectives.group import GroupId
+    from roost.collectives.groups import Groups
+    from roost.collectives.meetings import Arrival, Meetings, Met, Missing
     from roost.failure import State
     from roost.injecting import Fault, Injectors
     from roost.reply import Reply
@@ -38,10 +41,10 @@ class Desk(Actor):
     """What one process answers."""
 
     def __init__(self) -> None:
-        self._runtime = process.current()
+        self.runtime = process.current()
         # By the caller's proc: what it waits for.
         self._waits: dict[int, set[Reply[Any]]] = {}
-        self._runtime.members.departures.append(self._gone)
+        self.runtime.members.departures.append(self._gone)
 
     @functools.cached_property
     def _services(self) -> Services:
@@ -53,7 +56,19 @@ class Desk(Actor):
     def _injectors(self) -> Injectors:
         from roost.injecting import Injectors  # only tests have them
 
-        return Injectors(self._runtime)
+        return Injectors(self.runtime)
+
+    @functools.cached_property
+    def _meetings(self) -> Meetings:
+        from roost.collectives.meetings import Meetings
+
+        return Meetings(self)
+
+    @functools.cached_property
+    def _groups(self) -> Groups:
+        from roost.collectives.groups import groups
+
+        return groups(self.runtime)
 
     @endpoint(concurrent=True)
     async def find(self, name: str, actor: type, request: Request | None, until_up: bool) -> ActorMesh:
@@ -68,18 +83,33 @@ class Desk(Actor):
     @endpoint(concurrent=True)
     async def ended(self, mesh: int, shape: Shape) -> ValueMesh[State] | None:
         """How these ranks of a mesh of this process ended, once they have; None when it is forgotten."""
-        record = self._runtime.owned.get(mesh)
+        record = self.runtime.owned.get(mesh)
         if record is not None:
             return await self.until(record.wait(shape))
-        if mesh == self._runtime.proc:
+        if mesh == self.runtime.proc:
             # This process itself: its end is the answer.
-            await self._runtime.loop.create_future()
+            await self.runtime.loop.create_future()
         return None
 
     @endpoint(concurrent=True)
     async def inject(self, mesh: int, fault: Fault | None) -> None:
         """Have a fault wait for messages to a mesh of this process; None takes all of that mesh's away again."""
         self._injectors.inject(mesh, fault)
+
+    @endpoint(concurrent=True)
+    async def meet(self, key: tuple[Any, ...], size: int, arrival: Arrival, timeout_s: float) -> Met | Missing:
+        """Wait for the members of a group, whose first lives here."""
+        return await self._meetings.meet(key, size, arrival, timeout_s)
+
+    @endpoint(concurrent=True)
+    async def progress(self, group: GroupId, rank: int) -> tuple[int, str] | None:
+        """How far a member of a group is, that lives here."""
+        return self._groups.progress(group, rank)
+
+    @endpoint(concurrent=True)
+    async def give_up(self, group: GroupId, rank: int, reason: str, suspects: tuple[str, ...]) -> None:
+        """Have a member of a group, that lives here, give up."""
+        self._groups.give_up(group, rank, reason, suspects)
 
     async def until(self, reply: Reply[R]) -> R:
         """Wait for what a caller waits for, as long as its process lives."""

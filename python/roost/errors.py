@@ -266,7 +266,26 @@ class JobError(RoostError, RuntimeError):
 
 
 class CollectiveError(RoostError):
-    """A collective operation failed at some rank."""
+    """A collective operation failed at some rank, or was given up because a rank died or did not come.
+
+    Args:
+        message: What happened.
+        failure: The death that it is about, if it is about one.
+        suspects: The names of the ranks that it was waiting for, as far as they are known.
+    """
+
+    failure: Failure | None
+    """The death that it is about, if it is about one."""
+    suspects: tuple[str, ...]
+    """The names of the ranks that it was waiting for, as far as they are known: the dead one, or those that did not come."""
+
+    def __init__(self, message: str, failure: Failure | None = None, suspects: Sequence[str] = ()) -> None:
+        super().__init__(message, failure, tuple(suspects))
+        self.failure = failure
+        self.suspects = tuple(suspects)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class Unavailable(RoostError):  # noqa: N818  (what it says is a state, as in HTTP)

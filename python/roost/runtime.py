@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from contextvars import Context
 
     from roost._roost import Control
+    from roost.collectives.groups import Groups
     from roost.events import EventStream
     from roost.failure import Event, Failure
     from roost.mesh import Mesh
@@ -55,6 +56,8 @@ class Runtime:
 
     # Made at first use of one-sided memory.
     transfers: Transfers | None = None
+    # The same of collectives.
+    groups: Groups | None = None
 
     def __init__(
         self,

@@ -20,11 +20,9 @@ LATE_S = 2.0
 
 
 def opened():
-    from roost.ft.stores import Stores
+    from roost.collectives.gloo import served_store
 
-    stores = Stores(ADDRESS)
-    server, address = stores._make()
-    return server, address
+    return served_store(ADDRESS)
 
 
 class Crew:
@@ -183,10 +181,7 @@ def test_a_group_of_one_needs_no_store():
 
 
 def test_stores_listen_on_their_address_alone():
-    from roost.ft.stores import Stores
-
-    stores = Stores(ADDRESS)
-    server, address = stores._make()
+    server, address = opened()
     port = int(address.rpartition(":")[2])
     sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
     listening = [one[1] for one in sockets if one[3] == "0A"]

@@ -54,7 +54,7 @@ def test_torchft_is_wanted_by_those_that_use_it(monkeypatch, found):
             raise metadata.PackageNotFoundError
         return found
 
-    monkeypatch.setattr("roost.ft.libraries.version", version)
+    monkeypatch.setattr("roost.libraries.version", version)
     with pytest.raises(Unavailable, match=r"torchft==0\.2\.0"):
         FaultTolerantJob(partial(Toy, width=4), replicas=1, steps=1, sync=DiLoCo(2))
     FaultTolerantJob(Toy, replicas=1, steps=1, sync=EveryStep())

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import faulthandler
-import os
-import signal
-import sys
 import time
 from typing import TYPE_CHECKING, NoReturn
 
@@ -15,13 +11,14 @@ from roost.context import context
 from roost.endpoint import endpoint
 from roost.ft.ending import End, TrainingOver
 from roost.ft.seat import take_seat
+from roost.last_resort import end_process
 
 if TYPE_CHECKING:
     from roost.ft.quorum import Report
     from roost.ft.staging import Staged
     from roost.ft.timeouts import Timeouts
 
-__all__ = ["ALL_BEFORE", "Companion", "end_process"]
+__all__ = ["ALL_BEFORE", "Companion"]
 
 ALL_BEFORE = -1
 """In place of a quorum's id: whatever group there is."""
@@ -103,14 +100,4 @@ class Companion(Actor):
             await asyncio.sleep(self._timeouts.look_s)
             overdue = progress.overdue()
             if overdue is not None:
-                end_process(f"training stands still in {overdue!r}, for more than it is allowed")
-
-
-def end_process(reason: str) -> NoReturn:
-    """End this process as a hang is ended, and let its last words say where every thread is."""
-    stderr = sys.__stderr__ or sys.stderr
-    stderr.write(f"roost.ft ends this process: {reason}\n")
-    stderr.flush()
-    faulthandler.dump_traceback(stderr, all_threads=True)
-    os.kill(os.getpid(), signal.SIGKILL)
-    raise AssertionError("nobody outlives SIGKILL")
+                end_process("roost.ft", f"training stands still in {overdue!r}, for more than it is allowed")

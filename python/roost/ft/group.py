@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from datetime import timedelta
 from typing import Any, Protocol
 
+from roost import libraries
+from roost.collectives.gloo import Gloo, connected_store, port_of
 from roost.errors import CollectiveError
-from roost.ft import libraries
-from roost.ft.sockets import Connection, connections_since, listening_since, shut, sockets_now
 
 __all__ = ["GlooGroup", "Group", "Pending"]
-
-_FOR_EVER = timedelta(days=1)
 
 
 class Pending(Protocol):
@@ -70,12 +67,9 @@ class GlooGroup:
         self._address = address
         self._timeout = timedelta(seconds=timeout_s)
         self._lock = threading.Lock()
-        self._group: Any = None
+        # None for one that is alone.
+        self._gloo: Gloo | None = None
         self._quorum_id = -1
-        # Of the group as it is; taken away before the library closes them.
-        self._connections: tuple[Connection, ...] = ()
-        # While a group is made: what was open before, and where it listens.
-        self._making: tuple[dict[int, str], int] | None = None
         self._aborted: str | None = None
 
     @property
@@ -113,46 +107,29 @@ class GlooGroup:
             raise CollectiveError(
                 f"making the group of quorum {quorum_id} with {world} members failed: {why}"
             ) from error
-        finally:
-            self._making = None
         if self._aborted is not None:
             raise CollectiveError(f"the group of quorum {quorum_id} was aborted: {self._aborted}")
 
     def _make(self, store: str, rank: int, world: int) -> None:
-        dist = libraries.distributed()
-
-        host, _, port = store.rpartition(":")
-        # torch goes on dialling a store that is gone for its whole time-out; this asks once.
-        socket.create_connection((host, int(port)), self._timeout.total_seconds()).close()
-        before = sockets_now()
-        device = dist.ProcessGroupGloo.create_device(hostname=self._address)
-        own_port = listening_since(before)
+        gloo = Gloo(self._address)
+        gloo.reaches([port_of(store)])
         with self._lock:
-            self._making = before, own_port
-        whole = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=self._timeout)
-        client = dist.PrefixStore(f"proc/{self._proc}", whole)
-        client.set(f"port/{rank}", str(own_port))
-        options = dist.ProcessGroupGloo._Options()
-        options._timeout = self._timeout
-        options._devices = [device]
-        group = dist.ProcessGroupGloo(dist.PrefixStore("gloo", client), rank, world, options)
-        ports = frozenset(int(client.get(f"port/{other}")) for other in range(world) if other != rank)
-        with self._lock:
-            self._group = group
-            self._connections = connections_since(before, own_port, ports)
+            self._gloo = gloo
             if self._aborted is not None:
-                shut(self._connections)
+                gloo.abort(self._aborted)
+        # Those of one number meet in a quorum's store.
+        client = libraries.distributed().PrefixStore(f"proc/{self._proc}", connected_store(store, self._timeout))
+        client.set(f"port/{rank}", str(gloo.port))
+        gloo.reaches(int(client.get(f"port/{other}")) for other in range(world) if other != rank)
+        gloo.connect(libraries.distributed().PrefixStore("gloo", client), rank, world, self._timeout)
 
     def abort(self, reason: str) -> None:
         """End what the group is doing: whoever waits in it gets an error within milliseconds. Again and again is fine."""
         with self._lock:
-            if self._aborted is not None:
-                return
-            self._aborted = reason
-            if self._making is not None:
-                before, own_port = self._making
-                shut(connections_since(before, own_port, None))
-            shut(self._connections)
+            if self._aborted is None:
+                self._aborted = reason
+                if self._gloo is not None:
+                    self._gloo.abort(reason)
 
     def allreduce(self, tensor: Any) -> Pending:
         """Begin to sum a tensor over the members, in place.
@@ -162,19 +139,17 @@ class GlooGroup:
         """
         if self._aborted is not None:
             raise CollectiveError(f"the group of quorum {self._quorum_id} was aborted: {self._aborted}")
-        if self._group is None:
+        gloo = self._gloo
+        if gloo is None:
             return _Done()
-        options = libraries.distributed().AllreduceOptions()
-        # Left to itself it may take no longer than making the group does. Who waits for it says how long it may take.
-        options.timeout = _FOR_EVER
-        return _Waiting(self, self._group.allreduce([tensor], options))
+        return _Waiting(self, gloo.group.allreduce([tensor]))
 
     def close(self) -> None:
         """Let the group go."""
         with self._lock:
-            group, self._group, self._connections = self._group, None, ()
-        # Outside the lock: it waits for the library's threads.
-        del group
+            gloo, self._gloo = self._gloo, None
+        if gloo is not None:
+            gloo.close()
 
 
 class _Done:

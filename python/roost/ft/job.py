@@ -7,9 +7,8 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from roost import process
+from roost import libraries, process
 from roost.failure import Restart
-from roost.ft import libraries
 from roost.ft.books import Books, Report
 from roost.ft.companion import Companion
 from roost.ft.coordinator import Coordinator

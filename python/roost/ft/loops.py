@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from roost.ft import libraries
+from roost import libraries
 from roost.ft.sync import DiLoCo, EveryStep, LocalSGD
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pickle
 from dataclasses import dataclass
 from typing import Any
 
-from roost.ft import libraries
+from roost import libraries
 
 __all__ = ["Leaf", "Manifest", "checksum_of", "manifest_of", "tensors_of"]
 

@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from roost.ft import libraries
+from roost import libraries
 from roost.ft.manifest import Manifest, checksum_of, manifest_of, tensors_of
 from roost.rdma import Batch, Buffer, empty
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from typing import Any
 
 from roost.actor import Actor
+from roost.collectives.gloo import served_store
 from roost.endpoint import endpoint
-from roost.ft import libraries
 
 __all__ = ["Stores"]
 
@@ -31,23 +30,10 @@ class Stores(Actor):
         """The "host:port" of a key's store; it is made when there is none."""
         known = self._open.get(key)
         if known is None:
-            known = self._open[key] = self._make()
+            known = self._open[key] = served_store(self._address)
         return known[1]
 
     @endpoint(concurrent=True)
     async def end(self, key: str) -> None:
         """End a key's store, if there is one."""
         self._open.pop(key, None)
-
-    def _make(self) -> tuple[Any, str]:
-        dist = libraries.distributed()
-
-        # Left to itself torch listens on every address of the host.
-        listening = socket.create_server(
-            (self._address, 0), family=socket.AF_INET6 if ":" in self._address else socket.AF_INET
-        )
-        port = listening.getsockname()[1]
-        server = dist.TCPStore(
-            self._address, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
-        )
-        return server, f"{self._address}:{port}"

@@ -8,9 +8,8 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from roost import libraries
 from roost.errors import RoostError
-from roost.ft import libraries
-from roost.ft.companion import end_process
 from roost.ft.coordinator import Member
 from roost.ft.ending import TrainingOver
 from roost.ft.group import GlooGroup
@@ -22,6 +21,7 @@ from roost.ft.places import address_towards
 from roost.ft.seat import seat_here
 from roost.ft.state import StateTransfer
 from roost.ft.sync import EveryStep
+from roost.last_resort import end_process
 
 if TYPE_CHECKING:
     from roost.ft.companion import Companion
@@ -202,4 +202,4 @@ class Training:
 def fail_process() -> NoReturn:
     """End this process because of what is being handled: a replica's life is its procs'."""
     traceback.print_exc(file=sys.stderr)
-    end_process("its training raised (see above)")
+    end_process("roost.ft", "its training raised (see above)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from roost.ft import libraries
+from roost import libraries
 
 if TYPE_CHECKING:
     from collections.abc import Callable

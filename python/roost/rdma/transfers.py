@@ -9,7 +9,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from roost import process
+from roost import gpus, process
 from roost._roost import Engine
 from roost._tasks import let_tasks_take
 from roost.errors import AuthenticationError, CallTimeoutError, PeerLostError, ProtocolError, Unavailable
@@ -80,8 +80,9 @@ class Transfers:
         self.forced = forced
         devices = [name for name in os.environ.get("ROOST_RDMA_DEVICES", "").split(",") if name.strip()]
         try:
+            life = runtime.proc, runtime.incarnation
             self.engine = Engine.start(
-                runtime.control, runtime.job_id, runtime.host_id, (runtime.proc, runtime.incarnation), forced, devices
+                runtime.control, runtime.job_id, runtime.host_id, life, forced, devices, gpus.wanted()
             )
         except TypeError:
             # Of roost.testing's local procs, which have no control thread.

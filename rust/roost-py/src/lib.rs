@@ -11,11 +11,13 @@
 //! | `reply` | what happens to the future of every call |
 //! | `payload`, `plain` | values on their way; plain builtins are pickled here, without calling `pickle` |
 //! | `memory` | one-sided memory, of `roost-rdma` |
+//! | `gpu` | GPUs and their kernels, of `roost-hip` |
 //! | `segment` | pooled shared memory for large parts |
 
 mod cell;
 mod control;
 mod endpoints;
+mod gpu;
 mod hooks;
 mod ids;
 mod memory;
@@ -50,6 +52,7 @@ fn _roost(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<targets::Targets>()?;
     module.add_class::<verb::Verb>()?;
     module.add_class::<verb::Done>()?;
+    gpu::register(module)?;
     memory::register(module)?;
     segment::register(module)?;
     module.add_function(wrap_pyfunction!(reply::quicken, module)?)?;

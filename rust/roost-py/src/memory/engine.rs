@@ -42,6 +42,7 @@ impl Engine {
         life: (u64, u32),
         backend: &str,
         devices: Vec<String>,
+        gpus: crate::gpu::Wanted,
     ) -> PyResult<Self> {
         let [first, ..] = job.as_chunks::<8>().0 else {
             return Err(PyValueError::new_err("a job's id of no bytes"));
@@ -57,6 +58,7 @@ impl Engine {
         let options = Options {
             forced: forced(backend)?,
             devices,
+            exporter: crate::gpu::exporter(gpus)?,
             ..Options::default()
         };
         let (caller, reader) = control.get().open_links()?;

@@ -16,8 +16,17 @@ TORCHFT = "0.2"
 
 
 def torch() -> Any:
-    """The module."""
-    return import_module("torch")
+    """The module.
+
+    Raises:
+        Unavailable: it is not installed.
+    """
+    try:
+        return import_module("torch")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise Unavailable("this needs torch, which is not installed here: pip install torch") from None
 
 
 def distributed() -> Any:

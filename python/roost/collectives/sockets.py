@@ -11,7 +11,7 @@ import socket
 from contextlib import suppress
 from dataclasses import dataclass
 
-__all__ = ["Connection", "connections_since", "shut", "sockets_now"]
+__all__ = ["Connection", "connections_since", "listening_since", "shut", "sockets_now"]
 
 _FDS = "/proc/self/fd"
 
@@ -37,13 +37,13 @@ def sockets_now() -> dict[int, str]:
     return found
 
 
-def connections_since(before: dict[int, str], own_port: int, ports: frozenset[int] | None) -> tuple[Connection, ...]:
+def connections_since(before: dict[int, str], own_port: int, ports: frozenset[int]) -> tuple[Connection, ...]:
     """The connections that were opened since `before` for a group.
 
     Args:
         before: what `sockets_now` gave.
         own_port: where this process listens for the group.
-        ports: where its peers do; None while that is not known, when every connection of that time is taken for the group's.
+        ports: where its peers do, and its store.
     """
     found: list[Connection] = []
     for fd, inode in sockets_now().items():
@@ -56,7 +56,7 @@ def connections_since(before: dict[int, str], own_port: int, ports: frozenset[in
                 ):
                     continue
                 here, there = one.getsockname()[1], one.getpeername()[1]
-            if ports is None or here == own_port or there in ports:
+            if here == own_port or there in ports:
                 found.append(Connection(fd, inode))
     return tuple(found)
 

@@ -1,0 +1,8 @@
+"""Collectives between the ranks of a mesh, which a death releases: `await mesh.communicator()` in each rank.
+
+The guide's chapter on collectives shows how.
+"""
+
+from roost.collectives.communicator import Communicator
+
+__all__ = ["Communicator"]

@@ -1,0 +1,271 @@
+"""`Group`: what is behind a communicator: operations under way, and how all of them end when one member fails the others."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import suppress
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakSet
+
+from roost.collectives.groups import groups
+from roost.desk import desk_of
+from roost.errors import CollectiveError
+from roost.last_resort import end_process
+from roost.reply import Reply, fail_reply
+
+if TYPE_CHECKING:
+    from asyncio import TimerHandle
+    from collections.abc import Callable, Sequence
+
+    from roost.collectives.gloo import Gloo
+    from roost.collectives.groups import Groups
+    from roost.collectives.operations import Operation
+    from roost.failure import Failure
+    from roost.runtime import Runtime
+
+__all__ = ["Group", "GroupId", "Member", "Pending"]
+
+GroupId = tuple[int, ...]
+"""The id of a group, and behind it, of one that was split off, how it was."""
+
+# How long an error of the library waits for the news of the death that explains it.
+_HOLD_S = 0.05
+# How long others have to say how far they are, when an operation has not ended in time.
+_ANSWER_S = 1.0
+# How long operations may take to end once they were aborted; then the process is ended, since nothing else frees it.
+ABORT_WITHIN_S = 2.0
+
+
+class Member(NamedTuple):
+    """One rank of a group."""
+
+    name: str
+    proc: int
+
+
+class Pending:
+    """An operation under way."""
+
+    __slots__ = ("error", "number", "operation", "reply", "timeout_s", "timer", "work")
+
+    def __init__(self, number: int, operation: Operation, reply: Reply[Any], timeout_s: float) -> None:
+        self.number = number
+        self.operation = operation
+        self.reply = reply
+        self.timeout_s = timeout_s
+        # It has the tensors, which the library writes until it is done.
+        self.work: Any = None
+        self.timer: TimerHandle | None = None
+        self.error: BaseException | None = None
+
+    def __str__(self) -> str:
+        return f"{self.operation.name}, operation {self.number}"
+
+
+class _End(NamedTuple):
+    """Why a group has come to its end."""
+
+    reason: str
+    failure: Failure | None
+    suspects: tuple[str, ...]
+
+
+class Group:
+    """One member's end.
+
+    Args:
+        runtime: this process's.
+        group: its id.
+        title: what people call it.
+        members: all of them, in rank order.
+        rank: this one's place.
+        gloo: the library's group.
+    """
+
+    def __init__(
+        self, runtime: Runtime, group: GroupId, title: str, members: Sequence[Member], rank: int, gloo: Gloo
+    ) -> None:
+        self.runtime = runtime
+        self.id = group
+        self.title = title
+        self.members = tuple(members)
+        self.rank = rank
+        self.gloo = gloo
+        # Of the last operation that was begun here.
+        self.last_begun = 0, "nothing"
+        self._children: WeakSet[Group] = WeakSet()
+        self._lock = threading.Lock()
+        self._pending: dict[int, Pending] = {}
+        # Their errors wait for the news that explains them.
+        self._held: list[Pending] = []
+        self._end: _End | None = None
+
+    @property
+    def broken(self) -> str | None:
+        """Why it is of no more use."""
+        return None if self._end is None else self._end.reason
+
+    def error(self, doing: str) -> CollectiveError:
+        """The error for what was being done, once the group is broken."""
+        assert self._end is not None, "nothing has ended the group"
+        reason, failure, suspects = self._end
+        return CollectiveError(f"{doing} of {self.title} failed: {reason}", failure, suspects)
+
+    # Operations ----------------------------------------------------------------------------------------------------------
+    def begin(self, operation: Operation, timeout_s: float) -> Reply[Any]:
+        """Begin one, on any thread.
+
+        Raises:
+            CollectiveError: the group is broken, or the library refuses.
+        """
+        reply: Reply[Any] = Reply(loop=self.runtime.loop)
+        with self._lock:
+            if self._end is not None:
+                raise self.error(operation.name)
+            number = operation.number = self.last_begun[0] + 1
+            self.last_begun = number, operation.name
+            pending = self._pending[number] = Pending(number, operation, reply, timeout_s)
+            try:
+                pending.work = operation.begin(self.gloo.group)
+            except RuntimeError as error:
+                # The others wait for it, and will hear of it from here.
+                pending.error = error
+        self.runtime.on_loop(lambda: self._watch(pending))
+        return reply
+
+    def _watch(self, pending: Pending) -> None:
+        """See to it that its end is heard of, or that it does not come."""
+        if pending.error is not None:
+            self.ended(pending)
+            return
+        pending.timer = self.runtime.loop.call_later(pending.timeout_s, self._overdue, pending, context=Context())
+        home = groups(self.runtime)
+        home.busy[pending] = self
+        if pending.operation.has_future:
+            pending.work.get_future().add_done_callback(lambda future: _finish(home, pending, future.value))
+        else:
+            # The library has nothing that would tell: somebody has to wait.
+            wait = threading.Thread(target=_finish, args=(home, pending, pending.work.wait), name="roost-collective")
+            wait.daemon = True
+            wait.start()
+
+    def ended(self, pending: Pending, value: Any = None) -> None:
+        """An operation has, on the loop."""
+        del self._pending[pending.number]
+        if pending.timer is not None:
+            pending.timer.cancel()
+        if pending.error is None:
+            if not pending.reply.done():
+                pending.reply.set_result(value)
+        elif self._end is not None:
+            self._fail(pending)
+        else:
+            self._held.append(pending)
+            if len(self._held) == 1:
+                self.runtime.loop.call_later(_HOLD_S, self._unexplained)
+
+    def _fail(self, pending: Pending) -> None:
+        error = self.error(str(pending))
+        error.__cause__ = pending.error
+        fail_reply(pending.reply, error)
+
+    def adopt(self, child: Group) -> None:
+        """It was split off: it ends with this one."""
+        with self._lock:
+            self._children.add(child)
+            end = self._end
+        if end is not None:
+            child.break_off(*end)
+
+    # Ends ----------------------------------------------------------------------------------------------------------------
+    def member_died(self, proc: int, failure: Failure) -> None:
+        """Supervision says that a process has ended."""
+        dead = [member.name for member in self.members if member.proc == proc]
+        self.break_off(f"{', '.join(dead)} died: {failure.summary}", failure, dead)
+
+    def break_off(self, reason: str, failure: Failure | None = None, suspects: Sequence[str] = ()) -> None:
+        """End all that is under way, here and in what was split off; on the loop. Only the first reason counts."""
+        with self._lock:
+            if self._end is not None:
+                return
+            self._end = _End(reason, failure, tuple(suspects))
+        self.gloo.abort(reason)
+        for child in list(self._children):
+            child.break_off(reason, failure, suspects)
+        held, self._held = self._held, []
+        for pending in held:
+            self._fail(pending)
+        if self._pending:
+            self.runtime.loop.call_later(ABORT_WITHIN_S, self._end_process_if_stuck)
+
+    def _end_process_if_stuck(self) -> None:
+        if self._pending:
+            stuck = ", ".join(map(str, self._pending.values()))
+            end_process(
+                "roost.collectives",
+                f"{stuck} of {self.title} did not end within {ABORT_WITHIN_S:g} s of the abort: {self.broken}",
+            )
+
+    def _unexplained(self) -> None:
+        """No death was heard of: the error is what there is to say."""
+        if self._end is None:
+            first = self._held[0]
+            self._give_up(f"{self.members[self.rank].name} had an error in {first}: {first.error}", ())
+
+    def _give_up(self, reason: str, suspects: Sequence[str]) -> None:
+        """Break off, and have the others do it."""
+        self.break_off(reason, None, suspects)
+        for rank, member in enumerate(self.members):
+            if rank != self.rank:
+                desk_of(self.runtime, member.proc).give_up.broadcast(self.id, rank, reason, tuple(suspects))
+
+    def _overdue(self, pending: Pending) -> None:
+        if self._end is None and pending.number in self._pending:
+            self.runtime.keep(self._find_suspects(pending))
+
+    async def _find_suspects(self, pending: Pending) -> None:
+        """Ask all how far they are; whoever has not come so far, or does not answer, is what the others wait for."""
+        others = [rank for rank in range(len(self.members)) if rank != self.rank]
+        answers = await asyncio.gather(*(self._progress_of(rank) for rank in others))
+        behind: list[int] = []
+        said: list[str] = []
+        for rank, answer in zip(others, answers, strict=True):
+            name = self.members[rank].name
+            if answer is None:
+                behind.append(rank)
+                said.append(f"{name} does not answer")
+            elif answer[0] < pending.number:
+                behind.append(rank)
+                said.append(f"{name} has not begun it (its last is {answer[1]}, operation {answer[0]})")
+            elif answer[0] == pending.number and answer[1] != pending.operation.name:
+                behind.append(rank)
+                said.append(f"{name} is in {answer[1]} instead")
+        why = "; ".join(said) or "all ranks have begun it"
+        reason = f"{pending} did not end within {pending.timeout_s:g} s: {why}"
+        self._give_up(reason, [self.members[rank].name for rank in behind])
+
+    async def _progress_of(self, rank: int) -> tuple[int, str] | None:
+        desk = desk_of(self.runtime, self.members[rank].proc)
+        try:
+            answer: tuple[int, str] | None = await desk.progress.options(timeout=_ANSWER_S).call_one(self.id, rank)
+        except Exception:  # noqa: BLE001 - whatever keeps it from answering
+            return None
+        return answer
+
+
+def _finish(home: Groups, pending: Pending, done: Callable[[], object]) -> None:
+    """On a thread of the library's: what it says, and what is left to be done.
+
+    The group must not be known here: with its last reference the library ends its threads, of which this is one.
+    """
+    value: Any = None
+    try:
+        done()
+        value = pending.operation.finish()
+    except BaseException as error:  # noqa: BLE001 - it goes to whoever awaits the operation
+        pending.error = error
+    # The loop may have ended in the meantime, and with it who waits.
+    with suppress(RuntimeError):
+        home.loop.call_soon_threadsafe(home.ended, pending, value)

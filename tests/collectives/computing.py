@@ -1,0 +1,270 @@
+"""Actors that compute together, and what they compute."""
+
+import asyncio
+import time
+
+import torch
+
+from roost import Actor, context, endpoint
+from roost.errors import CollectiveError
+
+torch.set_num_threads(1)
+
+REDUCED = [
+    torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int8, torch.uint8, torch.int32, torch.int64,
+]  # fmt: skip
+MOVED = [
+    *REDUCED, torch.int16, torch.bool, torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2,
+    torch.complex64,
+]  # fmt: skip
+SIZES = [0, 1, 257]
+OPS = {"sum": sum, "product": lambda all_: torch.stack(all_).prod(0), "max": lambda all_: torch.stack(all_).amax(0),
+       "min": lambda all_: torch.stack(all_).amin(0), "average": lambda all_: sum(all_) / len(all_)}  # fmt: skip
+
+
+def tensor_of(rank, shape, dtype, seed=0):
+    """What a rank brings along; small whole numbers, so that sums are exact in every dtype."""
+    generator = torch.Generator().manual_seed(1000 * seed + rank)
+    numbers = torch.randint(0, 3, shape, generator=generator)
+    return numbers.to(torch.float32).to(dtype) if dtype.is_floating_point else numbers.to(dtype)
+
+
+def same(found, wanted):
+    """Bit for bit."""
+    if found.shape != wanted.shape or found.dtype != wanted.dtype:
+        return False
+    return torch.equal(found.reshape(-1).view(torch.uint8), wanted.reshape(-1).view(torch.uint8))
+
+
+class Member(Actor):
+    """One rank."""
+
+    def __init__(self):
+        self.comm = self.part = None
+        self.inside = asyncio.Event()
+
+    @endpoint
+    async def join(self, *dimensions, timeout=20.0):
+        self.comm = await context().mesh.communicator(*dimensions, timeout=timeout)
+        return self.comm.rank, self.comm.size
+
+    @endpoint
+    async def rebuild(self, timeout=20.0):
+        self.comm = await (self.comm.rebuild(timeout=timeout) if self.comm else context().mesh.communicator())
+        return await self._sum()
+
+    @endpoint
+    async def leave(self):
+        await self.comm.close()
+        self.comm = None
+
+    @endpoint
+    async def sum(self):
+        return await self._sum()
+
+    async def _sum(self):
+        found = await self.comm.all_reduce(torch.tensor([self.comm.rank + 1.0]))
+        return found.item()
+
+    @endpoint
+    async def sums_of_dimension(self):
+        mine = float(context().point.rank)
+        return (await self.comm.all_reduce(torch.tensor([mine]))).item()
+
+    @endpoint
+    def sum_in_a_thread(self):
+        return self.comm.all_reduce(torch.tensor([self.comm.rank + 1.0])).result(20).item()
+
+    @endpoint
+    async def all_of_them(self, name):
+        """Every operation of one kind with every dtype and size, in place and out of place; gives what was wrong."""
+        return [wrong async for wrong in getattr(self, f"_{name}")()]
+
+    async def _all_reduce(self):
+        comm = self.comm
+        for dtype in REDUCED:
+            for size in SIZES:
+                every = [tensor_of(rank, (size,), dtype, size) for rank in range(comm.size)]
+                for op, made in OPS.items():
+                    if op == "average" and not dtype.is_floating_point:
+                        continue
+                    wanted = made(every).to(dtype)
+                    mine, out = every[comm.rank].clone(), torch.zeros(size, dtype=dtype)
+                    if not same(await comm.all_reduce(mine, op, out=out), wanted) or not same(mine, every[comm.rank]):
+                        yield f"{dtype} {size} {op} out of place"
+                    if await comm.all_reduce(mine, op) is not mine or not same(mine, wanted):
+                        yield f"{dtype} {size} {op} in place"
+
+    async def _reduce(self):
+        comm = self.comm
+        for dtype in REDUCED:
+            for size in SIZES:
+                root = size % comm.size
+                every = [tensor_of(rank, (size,), dtype, size) for rank in range(comm.size)]
+                mine = every[comm.rank].clone()
+                found = await comm.reduce(mine, root)
+                if comm.rank == root and not same(found, sum(every).to(dtype)):
+                    yield f"{dtype} {size}"
+                if comm.rank != root and (found is not None or not same(mine, every[comm.rank])):
+                    yield f"{dtype} {size} at another rank"
+
+    async def _reduce_scatter(self):
+        comm = self.comm
+        for dtype in REDUCED:
+            for size in SIZES:
+                every = [tensor_of(rank, (size * comm.size, 3), dtype, size) for rank in range(comm.size)]
+                mine = every[comm.rank].clone()
+                wanted = sum(every).to(dtype)[comm.rank * size : (comm.rank + 1) * size]
+                out = torch.zeros(size, 3, dtype=dtype)
+                if not same(await comm.reduce_scatter(mine), wanted):
+                    yield f"{dtype} {size}"
+                if await comm.reduce_scatter(mine, out=out) is not out or not same(out, wanted):
+                    yield f"{dtype} {size} into out"
+                if not same(mine, every[comm.rank]):
+                    yield f"{dtype} {size} changed what it was given"
+
+    async def _all_gather(self):
+        comm = self.comm
+        for dtype in MOVED:
+            for size in SIZES:
+                every = [tensor_of(rank, (size, 2), dtype, size) for rank in range(comm.size)]
+                wanted, out = torch.cat(every), torch.zeros(comm.size * size, 2, dtype=dtype)
+                if not same(await comm.all_gather(every[comm.rank]), wanted):
+                    yield f"{dtype} {size}"
+                # In place: what it brings along lies in the result.
+                part = out[comm.rank * size : (comm.rank + 1) * size]
+                part.copy_(every[comm.rank])
+                if not same(await comm.all_gather(part, out=out), wanted):
+                    yield f"{dtype} {size} in place"
+        if not same(await comm.all_gather(torch.tensor(comm.rank)), torch.arange(comm.size)):
+            yield "without a dimension"
+
+    async def _broadcast(self):
+        comm = self.comm
+        for dtype in MOVED:
+            for size in SIZES:
+                root = size % comm.size
+                every = [tensor_of(rank, (size,), dtype, size) for rank in range(comm.size)]
+                mine, out = every[comm.rank].clone(), torch.zeros(size, dtype=dtype)
+                if not same(await comm.broadcast(mine, root, out=out), every[root]) or not same(mine, every[comm.rank]):
+                    yield f"{dtype} {size} out of place"
+                if not same(await comm.broadcast(mine, root), every[root]):
+                    yield f"{dtype} {size} in place"
+
+    async def _all_to_all(self):
+        comm = self.comm
+        for dtype in MOVED:
+            for size in SIZES:
+                every = [tensor_of(rank, (size * comm.size,), dtype, size) for rank in range(comm.size)]
+                mine = slice(comm.rank * size, (comm.rank + 1) * size)
+                if not same(await comm.all_to_all(every[comm.rank]), torch.cat([one[mine] for one in every])):
+                    yield f"{dtype} {size}"
+
+    async def _send_and_receive(self):
+        comm = self.comm
+        after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+        for dtype in MOVED:
+            for size in SIZES:
+                every = [tensor_of(rank, (size,), dtype, size) for rank in range(comm.size)]
+                # A ring, in which each waits for the one before: all are begun before any is waited for.
+                sent = [comm.send(every[comm.rank], after), comm.send(every[comm.rank], after)]
+                first, second = torch.zeros(size, dtype=dtype), torch.zeros(size, dtype=dtype)
+                await asyncio.gather(comm.receive(first, before), comm.receive(second, before), *sent)
+                if not same(first, every[before]) or not same(second, every[before]):
+                    yield f"{dtype} {size}"
+
+    @endpoint
+    async def divide(self):
+        """Odd and even ranks, in the opposite order; the last has no part in it."""
+        rank, size = self.comm.rank, self.comm.size
+        self.part = await self.comm.split(None if rank == size - 1 else rank % 2, key=size - rank)
+        if self.part is None:
+            return None
+        total = await self.part.all_reduce(torch.tensor([float(rank)]))
+        return self.part.rank, total.item()
+
+    @endpoint(concurrent=True)
+    async def hold(self, who, of_part):
+        """Be in an operation that one rank never begins: when it ended, and what was said."""
+        if self.comm.rank == who:
+            self.inside.set()
+            await asyncio.get_running_loop().create_future()
+        begun = [self.comm.all_reduce(torch.ones(100_000))]
+        if of_part and self.part is not None:
+            # All of the part are in it, so it may end before.
+            begun.append(self.part.all_reduce(torch.ones(100_000)))
+        self.inside.set()
+        ended = await asyncio.gather(*begun, return_exceptions=True)
+        at = time.monotonic()
+        self.inside.clear()
+        errors = [(str(one), one.suspects, one.failure) for one in ended if isinstance(one, CollectiveError)]
+        return at, errors, self.part is None or self.part.broken
+
+    @endpoint(concurrent=True)
+    async def is_inside(self):
+        """Once it is."""
+        await self.inside.wait()
+
+    @endpoint
+    async def wait_for(self, who, timeout):
+        """One rank does not come."""
+        if self.comm.rank == who:
+            return None
+        began = time.monotonic()
+        try:
+            await self.comm.all_reduce(torch.ones(10), timeout=timeout)
+        except CollectiveError as error:
+            return str(error), error.suspects, time.monotonic() - began
+        return None
+
+    @endpoint
+    async def cannot_be_freed(self, who):
+        """A library that never says of an operation that it has ended, at one rank."""
+        if self.comm.rank == who:
+            self.comm._group.ended = lambda *_: None
+
+    @endpoint
+    async def use_once(self):
+        """Communicators that nobody keeps: the last to let go of one may be a thread of its library."""
+        found = []
+        for _ in range(5):
+            comm = await context().mesh.communicator()
+            found.append((await comm.all_reduce(torch.tensor([1.0]))).item())
+            del comm
+        return found
+
+    @endpoint
+    async def two_at_once(self):
+        """Two communicators of the same ranks, and operations of both at the same time."""
+        mesh = context().mesh
+        one, other = await asyncio.gather(mesh.communicator(), mesh.communicator())
+        found = await asyncio.gather(one.all_reduce(torch.tensor([1.0])), other.all_reduce(torch.tensor([2.0])))
+        await asyncio.gather(one.close(), other.close())
+        return [tensor.item() for tensor in found]
+
+    @endpoint
+    async def refused(self):
+        """What is refused before anybody waits for it."""
+        comm, said = self.comm, []
+        for wrong in (
+            lambda: comm.all_reduce([1, 2]),
+            lambda: comm.all_reduce(torch.ones(4, dtype=torch.int16)),
+            lambda: comm.all_reduce(torch.ones(4, dtype=torch.int32), "average"),
+            lambda: comm.all_reduce(torch.ones(4), "median"),
+            lambda: comm.all_reduce(torch.ones(4, 4).t()),
+            lambda: comm.all_reduce(torch.ones(4), out=torch.ones(5)),
+            lambda: comm.all_reduce(torch.ones(4, device="meta")),
+            lambda: comm.all_reduce(torch.zeros(4, dtype=torch.float8_e4m3fn)),
+            lambda: comm.reduce_scatter(torch.ones(comm.size + 1)),
+            lambda: comm.broadcast(torch.ones(4), comm.size),
+            lambda: comm.send(torch.ones(4), comm.rank),
+            lambda: comm.all_reduce(torch.ones(4), timeout=0),
+            lambda: context().mesh.communicator("nodes"),
+        ):
+            try:
+                await wrong()
+            except (TypeError, ValueError) as error:
+                said.append(str(error))
+            else:
+                said.append("nothing")
+        return said

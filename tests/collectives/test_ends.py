@@ -1,0 +1,135 @@
+"""A rank that dies or hangs in the middle of an operation: all others are freed and told who it was."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from roost import Restart, this_host
+from roost.errors import ActorDied, CollectiveError, MeshError
+
+pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("nothing_left")]
+
+PRELOAD = ["torch", "computing"]
+SIZE = 8
+# Where it does not matter how many they are.
+FEW = 4
+
+
+@pytest.fixture
+def joined():
+    """A mesh whose ranks have a communicator."""
+
+    def make(size=FEW, **options):
+        return this_host().spawn_procs({"gpus": size}, preload=PRELOAD, name="procs", **options)
+
+    return make
+
+
+async def spawned(procs, **options):
+    from computing import Member
+
+    mesh = procs.options(**options).spawn("trainers", Member)
+    await mesh.join.call()
+    return mesh
+
+
+async def killed_in_an_operation(mesh, who, *, of_part):
+    """How long after the kill each of the others was free."""
+    holding = mesh.hold.call(who, of_part)
+    await mesh.is_inside.call()
+    pid = (await mesh.states()).item(gpus=who).pid
+    killed_at = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    late = []
+    for point, outcome in (await holding.outcomes()).items():
+        if point["gpus"] == who:
+            assert isinstance(outcome, ActorDied)
+            continue
+        at, errors, part_is_broken = outcome
+        assert errors
+        for text, suspects, failure in errors:
+            assert f"trainers[gpus={who}] died" in text
+            assert suspects == (f"trainers[gpus={who}]",)
+            assert failure.signal == signal.SIGKILL
+        # What was split off ends as well, whether the dead rank was in it or not.
+        assert part_is_broken
+        late.append(at - killed_at)
+    return late
+
+
+@pytest.mark.timeout(900)
+async def test_a_death_in_mid_operation_frees_all_others_and_names_the_dead(joined, rounds, promised):
+    late: list[float] = []
+    restart = Restart(limit=1000, within_s=60, backoff_s=(0.01, 0.02))
+    async with joined(SIZE, restart=restart) as procs:
+        mesh = await spawned(procs)
+        for number in range(rounds(5, 200)):
+            if number % 2:
+                await mesh.divide.call()
+            late += await killed_in_an_operation(mesh, number % SIZE, of_part=number % 2 == 1)
+            await mesh.ready()
+            assert set((await mesh.rebuild.call()).values()) == {36.0}
+    promised(f"free after a kill, {SIZE} ranks", late, 99, 0.1)
+
+
+async def test_a_rank_that_does_not_come_is_named_at_the_deadline(joined):
+    async with joined() as procs:
+        mesh = await spawned(procs)
+        told = await mesh.wait_for.call(2, 0.5)
+        for point, said in told.items():
+            if point["gpus"] == 2:
+                continue
+            text, suspects, seconds = said
+            assert suspects == ("trainers[gpus=2]",)
+            assert "trainers[gpus=2] has not begun it (its last is nothing, operation 0)" in text
+            assert 0.4 < seconds < 5
+        # The one that did not come hears of it at its next operation.
+        with pytest.raises(MeshError) as caught:
+            await mesh.slice(gpus=slice(2, 3)).sum.call()
+        assert isinstance(caught.value.exceptions[0], CollectiveError)
+        assert set((await mesh.rebuild.call()).values()) == {10.0}
+
+
+async def test_a_rank_that_stands_still_is_named_at_the_deadline(joined):
+    async with joined() as procs:
+        mesh = await spawned(procs)
+        pid = (await mesh.states()).item(gpus=1).pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            others = mesh.slice(gpus=slice(2, 4))
+            told = others.wait_for.call(1, 0.5)
+            first = mesh.slice(gpus=slice(0, 1)).wait_for.call(1, 0.5)
+            for said in (*(await told).values(), *(await first).values()):
+                assert said[1] == ("trainers[gpus=1]",)
+                assert "trainers[gpus=1] does not answer" in said[0]
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+async def test_ranks_that_do_not_come_to_the_meeting_are_named(joined):
+    from computing import Member
+
+    async with joined() as procs:
+        mesh = procs.spawn("trainers", Member)
+        with pytest.raises(MeshError) as caught:
+            await mesh.slice(gpus=slice(0, 2)).join.call(timeout=0.5)
+        first = caught.value.exceptions[0]
+        assert isinstance(first, CollectiveError)
+        assert first.suspects == ("trainers[gpus=2]", "trainers[gpus=3]")
+        assert "trainers[gpus=2], trainers[gpus=3] did not come in time" in str(first)
+        # Nothing is left of it: the next meeting is a new one.
+        assert [*(await mesh.join.call()).values()] == [(rank, FEW) for rank in range(FEW)]
+
+
+async def test_an_abort_that_hangs_ends_its_process(joined):
+    async with joined() as procs:
+        mesh = await spawned(procs)
+        await mesh.cannot_be_freed.call(1)
+        outcomes = await mesh.wait_for.call(3, 0.5).outcomes()
+        failure = outcomes.item(gpus=1).failure
+        assert failure.signal == signal.SIGKILL
+        assert "roost.collectives ends this process: all_reduce, operation 1" in failure.stderr
+        for rank in (0, 2):
+            assert outcomes.item(gpus=rank)[1] == ("trainers[gpus=3]",)

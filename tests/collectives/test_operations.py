@@ -1,0 +1,66 @@
+"""Every collective with every dtype and odd sizes, and the groups that meshes make."""
+
+import pytest
+
+from roost import this_host
+
+pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("nothing_left")]
+
+PRELOAD = ["torch", "computing"]
+
+
+@pytest.fixture
+async def members():
+    from computing import Member
+
+    async with this_host().spawn_procs({"gpus": 8}, preload=PRELOAD, name="trainers") as procs:
+        mesh = procs.spawn("trainers", Member)
+        assert [*(await mesh.join.call()).values()] == [(rank, 8) for rank in range(8)]
+        yield mesh
+
+
+KINDS = ["all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "send_and_receive"]
+
+
+async def test_every_operation_with_every_dtype_and_size(members):
+    for kind in KINDS:
+        wrong = await members.all_of_them.call(kind)
+        assert not any(wrong.values()), kind
+    assert set((await members.sum_in_a_thread.call()).values()) == {36.0}
+    assert {tuple(one) for one in (await members.use_once.call()).values()} == {(8.0,) * 5}
+    assert {tuple(one) for one in (await members.two_at_once.call()).values()} == {(8.0, 16.0)}
+
+
+async def test_a_split_in_two_and_one_that_has_no_part(members):
+    found = [*(await members.divide.call()).values()]
+    # Even ranks are 0, 2, 4, 6; odd ones 1, 3, 5; the highest is first.
+    assert found == [(3, 12.0), (2, 9.0), (2, 12.0), (1, 9.0), (1, 12.0), (0, 9.0), (0, 12.0), None]
+
+
+async def test_what_does_not_fit_is_refused_before_anybody_waits(members):
+    said = (await members.refused.call()).item(gpus=3)
+    for text, wanted in zip(said, REFUSED, strict=True):
+        assert wanted in text
+    assert (await members.sum.call()).item(gpus=0) == 36.0
+
+
+REFUSED = [
+    "a list, not a tensor", "torch.int16 cannot be reduced", "whole numbers", "'median' is unknown", "not contiguous",
+    "out is torch.float32 of shape (5,)", "is on meta", "roost.kernels.dequantise", "not a multiple of 8 ranks",
+    "root=8 is none of the 8 ranks", "to=3 is this rank itself", "timeout", "no dimension 'nodes'; it has gpus",
+]  # fmt: skip
+
+
+async def test_any_dimension_of_a_mesh_and_slices_of_it():
+    from computing import Member
+
+    async with this_host().spawn_procs({"hosts": 2, "gpus": 2}, preload=PRELOAD) as procs:
+        mesh = procs.spawn("members", Member)
+        await mesh.join.call("gpus")
+        assert [*(await mesh.sums_of_dimension.call()).values()] == [1.0, 1.0, 5.0, 5.0]
+        await mesh.join.call("hosts")
+        assert [*(await mesh.sums_of_dimension.call()).values()] == [2.0, 4.0, 2.0, 4.0]
+        await mesh.join.call("hosts", "gpus")
+        assert [*(await mesh.sums_of_dimension.call()).values()] == [6.0] * 4
+        with pytest.raises(RuntimeError, match="each rank makes its own end"):
+            mesh.communicator("gpus")
