@@ -28,6 +28,9 @@ _logger = logging.getLogger("roost")
 # Read by the interpreter, the loader or a preloaded library when the process starts: a forked proc comes too late for them.
 _START_ONLY = ("LD_", "PYTHON", "MALLOC_", "GLIBC_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "GOMP_")
 
+# What says which devices a process sees. ROCR_VISIBLE_DEVICES stays as it is: HIP counts what that leaves.
+_DEVICES = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+
 # What a proc is started with, before its host is known and after it: its spec, its whole environment for a cold start or None,
 # what stands for its interpreter or None.
 Start = tuple[dict[str, Any], dict[str, str] | None, list[str] | None]
@@ -122,9 +125,7 @@ class Request:
 
         changes, cold = self._changes(at(self.env), self.label(rank))
         if self.gpus_per_proc is not None:
-            first = rank % self.per * self.gpus_per_proc
-            devices = ",".join(str(first + index) for index in range(self.gpus_per_proc))
-            changes.update(HIP_VISIBLE_DEVICES=devices, CUDA_VISIBLE_DEVICES=devices)
+            changes.update({name: self._devices(name, rank, self.gpus_per_proc) for name in _DEVICES})
         start = at(self.start)
         command = _command(start)
         cold = cold or start != "template"
@@ -138,6 +139,19 @@ class Request:
             "says_folder": rank % self.per == 0,
         }  # fmt: skip
         return spec, self._whole_environ(changes) if cold else None, command
+
+    def _devices(self, name: str, rank: int, count: int) -> str:
+        """A rank's share of the devices, out of those that a scheduler has given to this process, where it has said which."""
+        first = rank % self.per * count
+        given = [one.strip() for one in self.environ.get(name, "").split(",") if one.strip()] if self.is_here else []
+        if not given:
+            return ",".join(str(first + index) for index in range(count))
+        if first + count > len(given):
+            raise ValueError(
+                f"gpus_per_proc={count}: {self.label(rank)} would need devices {first} to {first + count - 1} of this host, and "
+                f"{name}={self.environ[name]} has {len(given)}; spawn fewer procs, or give them less"
+            )
+        return ",".join(given[first : first + count])
 
     def of_spare(self, number: int) -> tuple[int, str, Start]:
         """The same for a spare, behind its id and its name: what depends on a rank it gets with that."""

@@ -11,7 +11,7 @@ import pytest
 from loops import on_a_loop
 from procs import Driver, lines, policy, template_pid
 
-from roost import this_host
+from roost import Actor, endpoint, this_host
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -214,3 +214,22 @@ def test_a_lane_that_finds_no_descriptor_is_refused_and_may_be_asked_for_again()
         assert "descriptors" in notice[2]
         driver.control.connect(proc)
         driver.until(lambda notice: notice[0] == "connected" and notice[1] == proc)
+
+
+@on_a_loop
+async def test_procs_share_the_devices_that_a_scheduler_has_given(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4, GPU-0a1b, 6,7")
+    monkeypatch.delenv("HIP_VISIBLE_DEVICES", raising=False)
+    async with this_host().spawn_procs({"gpus": 2}, gpus_per_proc=2) as procs:
+        seen = procs.spawn("seen", Environment)
+        assert [*(await seen.devices.call()).values()] == [("4,GPU-0a1b", "0,1"), ("6,7", "2,3")]
+    with pytest.raises(
+        ValueError, match=r"procs\[gpus=2\] would need devices 4 to 5 of this host, and CUDA_VISIBLE_DEVICES=.* has 4"
+    ):
+        this_host().spawn_procs({"gpus": 3}, gpus_per_proc=2)
+
+
+class Environment(Actor):
+    @endpoint
+    async def devices(self):
+        return os.environ["CUDA_VISIBLE_DEVICES"], os.environ["HIP_VISIBLE_DEVICES"]

@@ -223,3 +223,17 @@ def test_the_command_for_people(system, capsys):
 def test_a_pair_that_does_not_answer(system, capsys):
     assert main(["doctor", "--root", system.root, "--pair", "127.0.0.1:1", "127.0.0.1:2"]) == 1
     assert "FAIL  pair: 127.0.0.1:1 and 127.0.0.1:2" in capsys.readouterr().out
+
+
+def test_gpus_are_looked_for_as_the_user_wants_it(monkeypatch):
+    from roost.cli.gpu_checks import gpu_checks
+
+    monkeypatch.setenv("ROOST_GPU_PLATFORM", "none")
+    [said] = gpu_checks()
+    assert (said.level, said.text) == ("note", "ROOST_GPU_PLATFORM=none: no GPU is looked for")
+    monkeypatch.setenv("ROOST_GPU_PLATFORM", "tpu")
+    [said] = gpu_checks()
+    assert said.level == "error"
+    assert "none of rocm, cuda and none" in said.text
+    monkeypatch.setenv("ROOST_GPU_PLATFORM", "rocm")
+    assert [one.check for one in gpu_checks()][:2] == ["HIP", "RCCL"]

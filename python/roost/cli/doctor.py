@@ -1,4 +1,4 @@
-"""`python -m roost doctor`: what one-sided memory finds on this host, and what to do about it."""
+"""`python -m roost doctor`: what one-sided memory and GPUs find on this host, and what to do about it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from roost.cli.device_checks import device_checks
 from roost.cli.findings import Finding, System
+from roost.cli.gpu_checks import gpu_checks
 from roost.cli.host_checks import host_checks
 
 if TYPE_CHECKING:
@@ -24,10 +25,10 @@ def add_to(commands: Any) -> None:
     """Say what the command takes."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "doctor",
-        help="what roost.rdma finds on this host, and what to do about it",
-        description="Look at what one-sided memory needs: RDMA devices, limits, the kernel's settings. Each finding comes with its "
-        "fix. The exit status is 0 when nothing is to be done, and 1 when something is (WARN: it is slower so; FAIL: it does not "
-        "work so).",
+        help="what roost finds of RDMA and GPUs on this host, and what to do about it",
+        description="Look at what one-sided memory needs (RDMA devices, limits, the kernel's settings) and at GPUs and their libraries. "
+        "Each finding comes with its fix. The exit status is 0 when nothing is to be done, and 1 when something is (WARN: it is slower "
+        "so; FAIL: it does not work so).",
     )
     parser.add_argument("--json", action="store_true", help="as one JSON document")
     parser.add_argument(
@@ -44,7 +45,7 @@ def examine(system: System) -> list[Finding]:
 
 
 def _run(options: argparse.Namespace) -> int:
-    findings = examine(System(options.root))
+    findings = [*examine(System(options.root)), *gpu_checks()]
     measured: dict[str, Any] | None = None
     if options.pair is not None:
         from roost.cli.pair import measure
