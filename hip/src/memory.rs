@@ -265,9 +265,9 @@ impl Memory {
                 self.kind()
             )));
         };
+        let (api, base) = (device.gpu().api(), self.block.address as *mut c_void);
         // SAFETY: the base of an allocation that lives as this value does.
-        let raw =
-            device.with(|| unsafe { device.gpu().api().ipc_handle(self.block.address as *mut c_void) })?;
+        let raw = device.with(|| unsafe { api.ipc_handle(base) })?;
         Ok(IpcHandle {
             bytes_of_driver: raw.reserved.map(i8::cast_unsigned),
             offset: self.offset,

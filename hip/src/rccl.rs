@@ -157,10 +157,10 @@ impl Collectives {
             tried,
         };
         let library = Library::open(stem, names, search).map_err(unavailable)?;
+        let is_rocm = platform == Platform::Rocm;
         // SAFETY: the names are NCCL's, looked up in a library that has them and is never closed; the test of headers holds
         // the declared signatures against NCCL's and RCCL's.
-        let functions =
-            unsafe { Functions::fill(platform == Platform::Rocm, &mut |name, _| library.symbol(name)) };
+        let functions = unsafe { Functions::fill(is_rocm, &mut |name, _| library.symbol(name)) };
         let lacking: Vec<_> = functions
             .missing()
             .into_iter()
@@ -267,16 +267,11 @@ impl Loaded {
     }
 
     pub(crate) fn failure(&self, function: &'static str, code: ncclResult_t, comm: ncclComm_t) -> GpuError {
+        let (ask_name, ask_text) = (self.functions.ncclGetErrorString, self.functions.ncclGetLastError);
         // SAFETY: takes any number and returns a text of the library's own.
-        let name = self
-            .functions
-            .ncclGetErrorString
-            .map_or(String::new(), |ask| owned(unsafe { ask(code) }));
+        let name = ask_name.map_or(String::new(), |ask| owned(unsafe { ask(code) }));
         // SAFETY: the communicator is live or null, and the text is the library's own.
-        let text = self
-            .functions
-            .ncclGetLastError
-            .map_or(String::new(), |ask| owned(unsafe { ask(comm) }));
+        let text = ask_text.map_or(String::new(), |ask| owned(unsafe { ask(comm) }));
         GpuError::Failed {
             function,
             code,
