@@ -25,7 +25,7 @@ from roost.testing import Failures
 
 REPLICAS = 2
 EVERY = 10
-_LIMIT_S = 60
+_LIMIT_S = 300
 PRELOAD = ("torch", "torch.distributed", "torchft")
 _ALWAYS = Restart(limit=1_000_000, within_s=60, backoff_s=(0.0, 0.0), while_down="wait")
 

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 from runs import PACED, digests, progressed, ran, trained
-from toys import Broken, Toy
+from toys import Broken, FromCheckpoint, Toy
 
 from roost import Restart
 from roost.errors import RoostError
@@ -35,6 +35,16 @@ async def test_without_failures_all_replicas_end_together_with_equal_weights(kin
     assert set(report.participants) == {2}
     assert report.ended == (20, 20)
     assert (report.incidents, report.skipped, report.lost_steps) == ((), (), 0)
+
+
+@pytest.mark.parametrize("kind", ["every step", "DiLoCo"])
+async def test_steps_are_counted_from_a_checkpoints_on(kind):
+    async with FaultTolerantJob(FromCheckpoint, replicas=2, steps=70, sync=SYNCS[kind]) as job:
+        report = await job.run()
+        seen = (await job.trainers.items.call()).values()
+        assert len(await digests(job)) == 1
+    assert [[step for step, _ in items] for items in seen] == [list(range(50, 70))] * 2
+    assert (report.steps, len(report.losses)) == (70, 20)
 
 
 async def test_data_that_does_not_divide_is_handed_out_once_and_all_end_together():

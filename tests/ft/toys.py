@@ -58,6 +58,14 @@ class Toy(Trainer):
         return self.seen
 
 
+class FromCheckpoint(Toy):
+    """One whose model has learnt before."""
+
+    def build(self):
+        self.first_step = 50
+        return super().build()
+
+
 class Broken(Toy):
     """One that cannot begin."""
 

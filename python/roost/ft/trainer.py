@@ -24,6 +24,8 @@ class Trainer(Actor, Generic[B]):
 
     model: Any
     optimizer: Any
+    first_step: int = 0
+    """How many steps the model that `build` gave has learnt already: set it there when it comes from a checkpoint."""
     _training: Training | None = None
 
     def build(self) -> tuple[Any, Any]:

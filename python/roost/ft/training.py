@@ -22,6 +22,7 @@ from roost.ft.seat import seat_here
 from roost.ft.state import StateTransfer
 from roost.ft.sync import EveryStep
 from roost.last_resort import end_process
+from roost.values import check_integer
 
 if TYPE_CHECKING:
     from roost.ft.companion import Companion
@@ -85,10 +86,11 @@ class Training:
         self._manager.decided, self._manager.joined = self._decided, self._joined
         self._manager.brings = lambda: (self._base, self.loop.brings())
         trainer.model, trainer.optimizer = trainer.build()
+        check_integer(type(trainer).__name__, "first_step", trainer.first_step, least=0)
         self._manager.register_state_dict_fn("trainer", trainer.load_state_dict, trainer.state_dict)
         self.loop = loop_for(plan.sync, self._manager, trainer.model, trainer.optimizer)
         # Inner steps that count, and those since the last sync with their items and losses.
-        self._base = 0
+        self._base = trainer.first_step
         self._items: list[int] = []
         self._losses: list[float] = []
         # Of each decision since the last step was over: whether it counts, own steps in it, and how many counted before.
