@@ -35,7 +35,9 @@ _HOLD_S = 0.05
 # How long others have to say how far they are, when an operation has not ended in time.
 _ANSWER_S = 1.0
 # How long operations may take to end once they were aborted; then the process is ended, since nothing else frees it.
-ABORT_WITHIN_S = 2.0
+_ABORT_WITHIN_S = 2.0
+# In so many looks: one that comes late, because the process had no CPU, is not yet the last.
+_LOOKS = 8
 
 
 class Member(NamedTuple):
@@ -197,15 +199,16 @@ class Group:
         held, self._held = self._held, []
         for pending in held:
             self._fail(pending)
-        if self._pending:
-            self.runtime.loop.call_later(ABORT_WITHIN_S, self._end_process_if_stuck)
+        self._look_for_the_stuck(_LOOKS)
 
-    def _end_process_if_stuck(self) -> None:
-        if self._pending:
+    def _look_for_the_stuck(self, looks: int) -> None:
+        if self._pending and looks:
+            self.runtime.loop.call_later(_ABORT_WITHIN_S / _LOOKS, self._look_for_the_stuck, looks - 1)
+        elif self._pending:
             stuck = ", ".join(map(str, self._pending.values()))
             end_process(
                 "roost.collectives",
-                f"{stuck} of {self.title} did not end within {ABORT_WITHIN_S:g} s of the abort: {self.broken}",
+                f"{stuck} of {self.title} did not end within {_ABORT_WITHIN_S:g} s of the abort: {self.broken}",
             )
 
     def _unexplained(self) -> None:
