@@ -2,7 +2,7 @@
 # PYTHON=python3.12 chooses the interpreter; everything stays inside this folder.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo hip test test-rust test-python test-rdma test-slurm check format sim bench bench-peers check-instructions wheel fuzz asan chaos soak clean
+.PHONY: help demo hip test test-rust test-python test-rdma test-slurm check format sim bench bench-peers bench-training check-instructions wheel fuzz asan chaos soak clean
 
 SETUP := @scripts/setup.sh
 RUN := @scripts/run.sh
@@ -106,6 +106,10 @@ bench:  ## the core's benches and Python's, each beside its floor; writes benche
 bench-peers:  ## the same work on Monarch, Ray and xoscar, as far as they are installed in .venv
 	$(SETUP) test released
 	$(RUN) python -m benches.python --peers monarch,ray,xoscar
+
+bench-training:  ## training without failures and after kills, beside plain torch and torchft
+	$(SETUP) demo torch ft extension
+	$(RUN) python -m benches.training
 
 check-instructions:  ## instructions of the hot path, counted by callgrind; more than 10 % up fails
 	$(SETUP) extension
