@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
+use roost_rdma::local::streaming;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::Pid;
@@ -13,9 +14,6 @@ use super::origin::runs;
 
 /// Huge pages are asked for from this size on; a smaller region would hold one or none.
 const HUGE_PAGE_BYTES: usize = 2 * 1024 * 1024;
-
-/// From this size on a copy goes past the caches: it does not fit into them (64 MiB: 10 ms against 6.5).
-const STREAMED_BYTES_MIN: usize = 24 * 1024 * 1024;
 
 /// What a descriptor must be sealed against before its memory is mapped: a file that shrinks would kill its
 /// readers.
@@ -205,103 +203,10 @@ pub(super) unsafe fn copy(source: Source, target: &Mapping, offset: usize) {
     for run in runs(source) {
         // SAFETY: the caller vouches for the source, and so for its runs; the assertion for the target.
         unsafe {
-            copy_bytes(run.address, to, run.length, source.length);
+            streaming::copy(run.address, to, run.length, source.length as u64);
             to = to.add(run.length);
         }
     }
-}
-
-/// Copy bytes that are part of a copy of `whole` bytes.
-///
-/// # Safety
-///
-/// As for [`std::ptr::copy_nonoverlapping`].
-unsafe fn copy_bytes(from: *const u8, to: *mut u8, length: usize, whole: usize) {
-    // SAFETY: the caller vouches for it.
-    unsafe {
-        if whole >= STREAMED_BYTES_MIN {
-            stream(from, to, length);
-        } else {
-            std::ptr::copy_nonoverlapping(from, to, length);
-        }
-    }
-}
-
-/// Copy past the caches, which would first read what is then written over.
-///
-/// Four pages are copied side by side, as glibc does for yet larger sizes: memory answers faster to several
-/// streams than to one (64 MiB: 5 ms against 8, and 10 through the caches).
-///
-/// # Safety
-///
-/// As for [`std::ptr::copy_nonoverlapping`].
-#[cfg(target_arch = "x86_64")]
-unsafe fn stream(from: *const u8, to: *mut u8, length: usize) {
-    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch, _mm_sfence};
-
-    const PAGE_BYTES: usize = 4096;
-    const BLOCK_BYTES: usize = 4 * PAGE_BYTES;
-    const AHEAD_BYTES: usize = 256;
-    let head = to.align_offset(LINE_BYTES).min(length);
-    let tail = head + (length - head) / BLOCK_BYTES * BLOCK_BYTES;
-    // SAFETY: head, blocks and tail lie inside what the caller vouches for, and each line of a block begins at a
-    // multiple of 64. A prefetch behind the end is no access.
-    unsafe {
-        std::ptr::copy_nonoverlapping(from, to, head);
-        for block in (head..tail).step_by(BLOCK_BYTES) {
-            for line in (0..PAGE_BYTES).step_by(LINE_BYTES) {
-                for page in (0..BLOCK_BYTES).step_by(PAGE_BYTES) {
-                    let at = block + page + line;
-                    _mm_prefetch(from.wrapping_add(at + AHEAD_BYTES).cast(), _MM_HINT_T0);
-                    stream_line(from.add(at), to.add(at));
-                }
-            }
-        }
-        _mm_sfence();
-        std::ptr::copy_nonoverlapping(from.add(tail), to.add(tail), length - tail);
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-const LINE_BYTES: usize = 64;
-
-/// Copy one line of the cache past it.
-///
-/// # Safety
-///
-/// Both must be good for 64 bytes, and `to` a multiple of 64.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-#[allow(
-    clippy::inline_always,
-    reason = "a call for each 64 bytes would cost as much as they do"
-)]
-#[allow(
-    clippy::cast_ptr_alignment,
-    reason = "reads are unaligned, and the caller aligns the target"
-)]
-unsafe fn stream_line(from: *const u8, to: *mut u8) {
-    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
-
-    let (from, to) = (from.cast::<__m128i>(), to.cast::<__m128i>());
-    // SAFETY: the caller vouches for both. SSE2 belongs to every x86-64.
-    unsafe {
-        let loaded = [0, 1, 2, 3].map(|at| _mm_loadu_si128(from.add(at)));
-        for (at, value) in loaded.into_iter().enumerate() {
-            _mm_stream_si128(to.add(at), value);
-        }
-    }
-}
-
-/// Copy large memory.
-///
-/// # Safety
-///
-/// As for [`std::ptr::copy_nonoverlapping`].
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn stream(from: *const u8, to: *mut u8, length: usize) {
-    // SAFETY: the caller vouches for it.
-    unsafe { std::ptr::copy_nonoverlapping(from, to, length) }
 }
 
 /// Write bytes into a file. For memory that is new this is twice as fast as through a mapping, where each
@@ -343,7 +248,7 @@ impl Target {
     pub(super) unsafe fn copy_from(self, source: Source) {
         self.advise_huge(source.length);
         // SAFETY: the caller vouches for both.
-        unsafe { copy_bytes(source.address, self.0, source.length, source.length) };
+        unsafe { streaming::copy(source.address, self.0, source.length, source.length as u64) };
     }
 
     /// Ask for huge pages where a large region is new: its pages otherwise come in 4 KiB at a time.
