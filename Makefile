@@ -37,8 +37,8 @@ test-python:  ## Python's tests alone; PYTEST='-k name -x' chooses
 	$(SAY) "Python: units, types, real processes, examples"
 	$(RUN) python -m pytest $(SIDE_BY_SIDE) --durations 15 $(PYTEST)
 
-test-rdma:  ## transfers by NICs: real libibverbs on soft-RoCE in a small machine (QEMU; some minutes the first time)
-	$(SETUP)
+test-rdma:  ## transfers by NICs: real libibverbs on soft-RoCE in a small machine (QEMU; some 15 minutes)
+	$(SETUP) test extension
 	$(SAY) "the machine"
 	@scripts/rxe_vm.py --prepare
 	$(SAY) "Rust: queue pairs, then engines, between rxe0 and rxe1"
@@ -46,6 +46,10 @@ test-rdma:  ## transfers by NICs: real libibverbs on soft-RoCE in a small machin
 		cargo test --package roost-rdma --test verbs -- --ignored --test-threads 1 --nocapture
 	$(RUN) env CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(CURDIR)/scripts/rxe_vm.py --timeout 900 --env ROOST_TEST_SOFT_ROCE=1 --" \
 		cargo test --package roost-rdma --test rules -- --test-threads 1 --skip a_link_that_is_cut
+	$(SAY) "Python: rules, lives, and a cable that loses packets, is cut and mended"
+	$(RUN) scripts/rxe_vm.py --timeout 1800 --env ROOST_TEST_SOFT_ROCE=1 -- python -m pytest -p no:cacheprovider $(PYTEST) \
+		tests/system/test_rdma_rules.py tests/system/test_rdma_life.py tests/system/test_rdma_cable.py \
+		tests/soak/test_torn_reads.py -k '(ibverbs or nics or cable) and not OfTorch'
 
 test-slurm:  ## jobs on a real Slurm of four nodes on this machine (root; installs Debian's packages where they are missing)
 	$(SETUP) test dev extension

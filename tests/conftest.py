@@ -9,6 +9,7 @@ import pytest
 sys.path.append(os.path.join(os.path.dirname(__file__), "system"))
 
 # By this name everywhere: imported under two, it would look for the processes of two different marks.
+import nics
 from leftovers import leaving_nothing
 from times import percentile, shown
 
@@ -45,6 +46,22 @@ def nothing_left():
     """No process, no descriptor, no shared memory is left behind."""
     with leaving_nothing():
         yield
+
+
+@pytest.fixture(scope="session")
+def nics_library(tmp_path_factory):
+    """The environment by which NICs are found; one for all, since the driver's process opens such a library once."""
+    return nics.library_in(tmp_path_factory.mktemp("nics"))
+
+
+@pytest.fixture(params=nics.WAYS)
+def way(request, monkeypatch):
+    """A way that the bytes of one-sided memory take."""
+    monkeypatch.delenv("ROOST_RDMA", raising=False)
+    library = request.getfixturevalue("nics_library") if request.param == "ibverbs" else {}
+    for name, value in nics.forced(request.param, library).items():
+        monkeypatch.setenv(name, value)
+    return request.param
 
 
 @pytest.fixture

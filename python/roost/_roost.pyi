@@ -404,6 +404,7 @@ class Engine:
         host: int,
         life: tuple[int, int],
         backend: str,
+        library: str | None,
         devices: Sequence[str],
         gpus: tuple[str, Sequence[str]],
     ) -> Engine: ...

@@ -1,35 +1,31 @@
 """One set of rules for one-sided memory: each case on each way that bytes take, whoever owns and whoever reads."""
 
 import asyncio
-import os
 
 import memories
+import nics
 import pytest
+import rules
 from leftovers import leaving_nothing
 from loops import Job, in_the_job
 
 from roost import ProcessHosts, this_host, this_proc
 
-WAYS = ["same_host", "shared", "tcp", "between_hosts", "ibverbs"]
 PAIRS = ["proc_reads_proc", "driver_reads_proc", "proc_reads_driver", "proc_reads_itself"]
 
 
-@pytest.fixture(scope="module", params=WAYS)
+@pytest.fixture(scope="module", params=nics.WAYS)
 def way(request):
     """A job whose memory is reached in one way."""
-    if request.param == "ibverbs" and not os.environ.get("ROOST_TEST_RXE"):
-        pytest.skip("needs RDMA devices: `make test-rdma` runs it in a virtual machine that has some")
-    before = os.environ.pop("ROOST_RDMA", None)
-    if request.param in ("tcp", "ibverbs"):
-        os.environ["ROOST_RDMA"] = request.param
-    with leaving_nothing():
+    library = request.getfixturevalue("nics_library") if request.param == "ibverbs" else {}
+    with pytest.MonkeyPatch.context() as patch, leaving_nothing():
+        patch.delenv("ROOST_RDMA", raising=False)
+        for name, value in nics.forced(request.param, library).items():
+            patch.setenv(name, value)
         with asyncio.Runner() as runner:
             Job.runner = runner
             yield request.param
         Job.runner = None
-    os.environ.pop("ROOST_RDMA", None)
-    if before is not None:
-        os.environ["ROOST_RDMA"] = before
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +37,7 @@ def ends(way):
             hosts = ProcessHosts(2)
             mesh = await hosts.__aenter__()
             return hosts, await mesh.spawn_procs()
-        return None, await this_host().spawn_procs({"hosts": 2})
+        return None, await this_host().spawn_procs({"hosts": 2}, env=nics.of_host)
 
     hosts, procs = Job.runner.run(start())
     yield procs
@@ -81,8 +77,8 @@ def held(counts):
     return counts["regions"] or counts["leases_given"] or counts["transfers"]
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("rule", memories.RULES, ids=lambda rule: rule.__name__)
+@pytest.mark.timeout(nics.patient(60))
+@pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
 @in_the_job
 async def test_rule(pair, rule):
     owner, reader, _ = pair
@@ -93,7 +89,7 @@ async def test_rule(pair, rule):
 async def test_the_way_is_told(pair, way):
     owner, reader, who = pair
     expected = {"shared": "same_host", "between_hosts": "tcp"}.get(way, way)
-    if who == "proc_reads_itself" and way != "tcp":
+    if who == "proc_reads_itself" and way not in ("tcp", "ibverbs"):
         expected = "same_host"
     assert await reader.run.call_one(backend_after_a_read, owner) == expected
 

@@ -78,11 +78,12 @@ class Transfers:
         if forced:
             check_one_of("the environment's", "ROOST_RDMA", forced, _BACKENDS)
         self.forced = forced
+        library = os.environ.get("ROOST_IBVERBS") or None
         devices = [name for name in os.environ.get("ROOST_RDMA_DEVICES", "").split(",") if name.strip()]
+        life = runtime.proc, runtime.incarnation
         try:
-            life = runtime.proc, runtime.incarnation
             self.engine = Engine.start(
-                runtime.control, runtime.job_id, runtime.host_id, life, forced, devices, gpus.wanted()
+                runtime.control, runtime.job_id, runtime.host_id, life, forced, library, devices, gpus.wanted()
             )
         except TypeError:
             # Of roost.testing's local procs, which have no control thread.

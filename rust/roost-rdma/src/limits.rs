@@ -64,6 +64,8 @@ pub(crate) const SETTLE_WAIT: Duration = Duration::from_secs(1);
 
 /// Queue pairs have this long to be heard by the owner's NICs; then the link goes on without.
 pub(crate) const NICS_WAIT: Duration = Duration::from_secs(2);
+/// As long as this where nothing else may be used.
+pub(crate) const NICS_WAIT_FORCED: Duration = Duration::from_secs(15);
 
 /// Pauses between looks at a stamp in change, where the owner cannot say when it is over.
 pub(crate) const LOOK_PAUSE_MIN: Duration = Duration::from_micros(100);

@@ -1,6 +1,7 @@
 //! The class `Engine`: what moves bytes between this process and others.
 
 use std::os::fd::AsRawFd;
+use std::path::PathBuf;
 use std::process;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -41,6 +42,7 @@ impl Engine {
         host: u64,
         life: (u64, u32),
         backend: &str,
+        library: Option<PathBuf>,
         devices: Vec<String>,
         gpus: crate::gpu::Wanted,
     ) -> PyResult<Self> {
@@ -57,9 +59,9 @@ impl Engine {
         };
         let options = Options {
             forced: forced(backend)?,
+            library,
             devices,
             exporter: crate::gpu::exporter(gpus)?,
-            ..Options::default()
         };
         let (caller, reader) = control.get().open_links()?;
         let engine = roost_rdma::Engine::start(own, options, Arc::new(Caller(caller)))?;

@@ -177,7 +177,8 @@ impl Driver {
         };
         self.is_recounted = true;
         let error = match reason {
-            Reason::Gone => Error::Gone("its owner has dropped it".to_owned()),
+            Reason::Gone if text.is_empty() => Error::Gone("its owner has dropped it".to_owned()),
+            Reason::Gone => Error::Gone(text),
             Reason::Forged => Error::Refused("it has no such buffer with this key".to_owned()),
             Reason::OtherLife => Error::PeerLost(format!("{peer} is another life of its process")),
             Reason::Hindered => Error::Unavailable(text),

@@ -15,7 +15,7 @@ use super::shared::lock;
 use super::timers::Timer;
 use crate::error::Error;
 use crate::handle::Peer;
-use crate::limits::NICS_WAIT;
+use crate::limits::{NICS_WAIT, NICS_WAIT_FORCED};
 use crate::link::{Broken, Message, Reason};
 use crate::plan::{Direction, Part};
 use crate::region::{Memory, Region};
@@ -116,7 +116,11 @@ impl Driver {
             });
         }
         self.touched.insert(id);
-        self.timers.set(self.now + NICS_WAIT, Timer::Nics { link: id });
+        let wait = match self.shared.options.forced {
+            Some(_) => NICS_WAIT_FORCED,
+            None => NICS_WAIT,
+        };
+        self.timers.set(self.now + wait, Timer::Nics { link: id });
         Ok(())
     }
 
@@ -422,6 +426,9 @@ impl Driver {
                 self.nics.registrations.insert(region, registration);
                 self.is_recounted = true;
                 Ok(keys)
+            }
+            Err(_) if !is_device && !verbs::is_mapped(address, bytes) => {
+                Err((Reason::Gone, "its memory is not there any more".to_owned()))
             }
             Err(text) if is_device || self.shared.options.forced == Some(Backend::Ibverbs) => {
                 Err((Reason::Hindered, text))

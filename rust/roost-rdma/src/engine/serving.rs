@@ -116,7 +116,7 @@ impl Driver {
                 );
             }
             Err((reason, text)) => {
-                if reason == Reason::Hindered && !serving.leased.contains(&region) {
+                if !serving.leased.contains(&region) {
                     lock(&self.shared.regions).release(region, id);
                 }
                 link.say(

@@ -177,7 +177,7 @@ impl Region {
 }
 
 /// Whether all of these pages are there.
-fn is_mapped(address: usize, bytes: u64) -> bool {
+pub(crate) fn is_mapped(address: usize, bytes: u64) -> bool {
     let start = address & !(rustix::param::page_size() - 1);
     let Ok(length) = usize::try_from(bytes) else {
         return false;

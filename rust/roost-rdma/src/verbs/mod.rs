@@ -30,6 +30,7 @@ mod topology;
 pub use self::device::{Device, Limits, Port};
 pub use self::gid::Gid;
 pub use self::memory::Registration;
+pub(crate) use self::memory::is_mapped;
 pub use self::offer::RemoteRegion;
 pub use self::operation::Reach;
 pub use self::path::{Event, Failure, Path};

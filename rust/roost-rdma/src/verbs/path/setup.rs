@@ -26,7 +26,7 @@ impl Path {
         let pairs = offer::pairs(&addresses, &theirs);
         if pairs.is_empty() {
             let reason = format!(
-                "{} ports here and {} there have none of the same kind ACTIVE",
+                "no port of one kind is ACTIVE at both ends ({} ports are here, {} at the owner)",
                 mine.len(),
                 theirs.len()
             );
