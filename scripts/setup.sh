@@ -35,7 +35,7 @@ install_extra() {
 }
 
 rust_key() {
-    { find rust Cargo.toml Cargo.lock pyproject.toml -type f \( -name '*.rs' -o -name '*.toml' -o -name '*.lock' \) -print0 |
+    { find rust hip Cargo.toml Cargo.lock pyproject.toml -type f \( -name '*.rs' -o -name '*.hip' -o -name '*.h' -o -name '*.toml' -o -name '*.lock' \) -print0 |
         sort -z | xargs -0 sha256sum
       rustc --version; } | sha256sum
 }

@@ -190,8 +190,7 @@ class Member(Actor):
             self.inside.set()
             await asyncio.get_running_loop().create_future()
         begun = [self.comm.all_reduce(torch.ones(100_000))]
-        if of_part and self.part is not None:
-            # All of the part are in it, so it may end before.
+        if of_part and self.part is not None and self.part.rank:
             begun.append(self.part.all_reduce(torch.ones(100_000)))
         self.inside.set()
         ended = await asyncio.gather(*begun, return_exceptions=True)

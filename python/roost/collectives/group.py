@@ -31,10 +31,11 @@ GroupId = tuple[int, ...]
 """The id of a group, and behind it, of one that was split off, how it was."""
 
 # How long an error of the library waits for the news of the death that explains it.
-_HOLD_S = 0.05
+_HOLD_S = 1.0
 # How long others have to say how far they are, when an operation has not ended in time.
 _ANSWER_S = 1.0
-# How long operations may take to end once they were aborted; then the process is ended, since nothing else frees it.
+# How long operations may take to end once they were aborted; then the process is ended, since nothing else frees it. Seen with
+# torch 2.15: a send of gloo's that was in the middle of its bytes sometimes waits on, though its connection has ended.
 _ABORT_WITHIN_S = 2.0
 # In so many looks: one that comes late, because the process had no CPU, is not yet the last.
 _LOOKS = 8
