@@ -25,7 +25,7 @@ class Settings:
     every: int = 20
     """Inner steps between two syncs; 1 averages gradients at every step instead."""
     failure_every_s: float = 3.0
-    detect_within_s: float = 2.0
+    detect_within_s: float = 3.0
     batch: int = 8
     context: int = 64
     """Characters that the model sees at once."""

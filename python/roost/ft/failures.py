@@ -105,10 +105,11 @@ class Failures:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        tasks = [*self._suffering, *([] if self._task is None else [self._task])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        # Who is to fail is waited for as one that will: it must not be left out.
+        await asyncio.gather(*self._suffering, return_exceptions=True)
 
     def inject(self, kind: FailureKind, *, replica: int = 0, proc: int = 0) -> None:
         """Bring one about, now.

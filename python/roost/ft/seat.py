@@ -15,11 +15,41 @@ if TYPE_CHECKING:
 __all__ = ["Progress", "Seat", "seat_here", "take_seat"]
 
 
-class Progress:
-    """Whether a training thread gets on: it says what it does, and until when that should be done."""
+def unscheduled_s(thread: int) -> float:
+    """How long a thread of this process has been ready to run and had no processor, since it began.
 
-    def __init__(self) -> None:
+    Args:
+        thread: its native id.
+
+    Returns:
+        Seconds; 0 where the kernel does not say (proc(5), `/proc/PID/schedstat`).
+    """
+    try:
+        with open(f"/proc/self/task/{thread}/schedstat", "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
+
+
+class Progress:
+    """Whether a training thread gets on: it says what it does, and until when that should be done.
+
+    Time in which it was ready and had no processor is left out: a machine that is too busy is no replica that hangs.
+
+    Args:
+        unscheduled: what tells of that time, by the thread's native id.
+    """
+
+    def __init__(self, unscheduled: Callable[[int], float] = unscheduled_s) -> None:
+        self._unscheduled = unscheduled
+        self._thread = 0
         self._now: tuple[str, float | None] = "starting", None
+        # What it did when it was last looked at, and how long it had been without a processor when it was first seen at that.
+        self._seen: tuple[tuple[str, float | None], float] = self._now, 0.0
+
+    def begin(self) -> None:
+        """The calling thread is the training thread."""
+        self._thread = threading.get_native_id()
 
     def mark(self, what: str, limit_s: float | None) -> None:
         """It begins something; None for what may take as long as it takes, because others decide that."""
@@ -27,8 +57,12 @@ class Progress:
 
     def overdue(self) -> str | None:
         """What should have been done by now."""
-        what, until = self._now
-        return what if until is not None and time.monotonic() > until else None
+        now, unscheduled_s = self._now, self._unscheduled(self._thread)
+        if self._seen[0] is not now:
+            self._seen = now, unscheduled_s
+        what, until = now
+        excused_s = unscheduled_s - self._seen[1]
+        return what if until is not None and time.monotonic() > until + excused_s else None
 
     @property
     def what(self) -> str:
@@ -62,7 +96,8 @@ class Seat:
         """What peers may take."""
 
     def begin(self, life: int, group: Group) -> None:
-        """The training of a life begins."""
+        """The training of a life begins, in the calling thread."""
+        self.progress.begin()
         with self._lock:
             self._life, self._has_state, self._last, self.group = life, False, None, group
 
