@@ -36,7 +36,7 @@ async def spawned(procs, **options):
 
 
 async def killed_in_an_operation(mesh, who, *, of_part):
-    """How long after the kill each of the others was free."""
+    """How long after the kill each of the others was free; of one whose process had to be ended for that there is no time."""
     holding = mesh.hold.call(who, of_part)
     await mesh.is_inside.call()
     pid = (await mesh.states()).item(gpus=who).pid
@@ -46,6 +46,10 @@ async def killed_in_an_operation(mesh, who, *, of_part):
     for point, outcome in (await holding.outcomes()).items():
         if point["gpus"] == who:
             assert isinstance(outcome, ActorDied)
+            continue
+        if isinstance(outcome, ActorDied):
+            # gloo did not give up a send: that is not promised, but that the process is ended then.
+            assert "roost.collectives ends this process" in outcome.failure.stderr
             continue
         at, errors, part_is_broken = outcome
         assert errors
@@ -60,17 +64,21 @@ async def killed_in_an_operation(mesh, who, *, of_part):
 
 
 @pytest.mark.timeout(900)
-async def test_a_death_in_mid_operation_frees_all_others_and_names_the_dead(joined, rounds, promised):
+async def test_a_death_in_mid_operation_frees_all_others_and_names_the_dead(joined, rounds, promised, figures):
     late: list[float] = []
+    kills = rounds(5, 200)
     restart = Restart(limit=1000, within_s=60, backoff_s=(0.01, 0.02))
     async with joined(SIZE, restart=restart) as procs:
         mesh = await spawned(procs)
-        for number in range(rounds(5, 200)):
+        for number in range(kills):
             if number % 2:
                 await mesh.divide.call()
             late += await killed_in_an_operation(mesh, number % SIZE, of_part=number % 2 == 1)
             await mesh.ready()
             assert set((await mesh.rebuild.call()).values()) == {36.0}
+    ended = kills * (SIZE - 1) - len(late)
+    figures(f"{ended} of {kills * (SIZE - 1)} survivors were ended with what gloo did not give up")
+    assert ended <= kills
     promised(f"free after a kill, {SIZE} ranks", late, 99, 0.1)
 
 
