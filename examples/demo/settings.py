@@ -20,7 +20,7 @@ class Settings:
 
     seed: int = 1
     replicas: int = 4
-    steps: int = 300
+    steps: int = 500
     """Inner steps of each replica."""
     every: int = 20
     """Inner steps between two syncs; 1 averages gradients at every step instead."""
