@@ -108,6 +108,8 @@ async def test_every_kind_of_end_is_got_over(replicas, figures):
     async def plan(job, failures):
         for kind in ("segfault", "exception", "hang", "hang with the GIL", "freeze"):
             await trained(job, replicas)
+            # Past the first step of its life, which may take longer.
+            await progressed(job, 20)
             failures.inject(kind, replica=1)
             await trained(job, replicas)
             took[kind] = job.incidents[-1].failed_at - failures.injected[-1].at
