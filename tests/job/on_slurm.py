@@ -101,6 +101,8 @@ async def node_dies(folder, *power_off):
         await told.until("host_lost")
         seconds = time.monotonic() - dead_at
         left = [await nodes.slice(hosts=rank).name.call_one() for rank in (0, 1, 3)]
+        # Events of the job and ends of calls come by different ways.
+        await asyncio.wait([call])
         error = call.exception().exceptions[0]
     await job.kill()
     lost = [event for event in await told.end() if event[0] == "host_lost"]
