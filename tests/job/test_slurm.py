@@ -75,7 +75,7 @@ def test_a_node_that_dies_is_one_event_with_slurms_reason_and_the_others_go_on(c
     subprocess.run(cluster.command("boot", "n3"), check=True)
     [(_, node, reason)] = seen["lost"]
     assert node == "n3"
-    assert "nothing was heard of n3" in reason
+    # Whoever notices first: Slurm, or the end of its agent's signs of life.
     assert "Slurm: node n3 is" in reason
     assert seen["left"] == ["n1", "n2", "n4"]
     assert seen["error"].startswith("HostLostError")
