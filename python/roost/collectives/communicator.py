@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from roost import libraries, process
 from roost.collectives.gloo import Gloo
 from roost.collectives.groups import groups
 from roost.collectives.making import make_group, place_of, split_group
 from roost.collectives.operations import Operations
-from roost.reply import Reply, fail_reply
+from roost.replying import reply_of
 from roost.values import check_finite, check_integer
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from roost.actor_mesh import ActorMesh
     from roost.collectives.making import Made, Place
     from roost.collectives.operations import ReduceOp
-    from roost.runtime import Runtime
+    from roost.reply import Reply
 
 __all__ = ["Communicator", "communicator_of"]
-
-T = TypeVar("T")
 
 TIMEOUT_S = 60.0
 
@@ -201,7 +197,7 @@ class Communicator:
             made = await split_group(self._made, gloo, said, operation.number, timeout)
             return None if made is None else Communicator(self._place, made)
 
-        return _promised(self._group.runtime, split())
+        return reply_of(split())
 
     def rebuild(self, mesh: ActorMesh | None = None, *, timeout: float = TIMEOUT_S) -> Reply[Communicator]:
         """A new communicator of the same ranks, in the lives that they are in now.
@@ -223,7 +219,7 @@ class Communicator:
             await self.close()
             return Communicator(place, await make_group(place, self._group.runtime, timeout))
 
-        return _promised(self._group.runtime, rebuild())
+        return reply_of(rebuild())
 
     async def close(self) -> None:
         """Let it go; what is under way at other ranks fails. What was split off ends with it."""
@@ -241,28 +237,4 @@ def communicator_of(mesh: ActorMesh, dimensions: tuple[str, ...], timeout: float
     async def make() -> Communicator:
         return Communicator(place, await make_group(place, runtime, timeout))
 
-    return _promised(runtime, make())
-
-
-def _promised(runtime: Runtime, work: Coroutine[Any, Any, T]) -> Reply[T]:
-    """The reply of work on the loop, which is cancelled with it."""
-    reply: Reply[T] = Reply(loop=runtime.loop)
-
-    async def run() -> None:
-        try:
-            value = await work
-        except asyncio.CancelledError:
-            reply.cancel()
-            raise
-        except BaseException as error:  # noqa: BLE001 - it goes to whoever awaits the reply
-            fail_reply(reply, error)
-        else:
-            if not reply.done():
-                reply.set_result(value)
-
-    def begin() -> None:
-        task = runtime.keep(run())
-        reply.add_done_callback(lambda _: task.cancel())
-
-    runtime.on_loop(begin)
-    return reply
+    return reply_of(make())
