@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from abc import ABC, abstractmethod
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,7 +21,7 @@ from roost.values import check_finite, check_integer
 from roost.waiting import Bell
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping
     from typing import Self
 
     from roost.job.knowing import Look
@@ -37,7 +38,7 @@ _END_S = 60.0
 _OVER = ("ended", "absent")
 
 
-class Job:
+class Job(ABC):
     """Hosts for a program, by name: `await job.apply()` asks for them, `await job.state()` is them, `await job.kill()` gives them back.
 
     A job outlives the program. It is found again in its folder, which the job's hosts share: the state file `job.json`, and for each run
@@ -103,7 +104,7 @@ class Job:
         record = read_record(where)
         if record is None:
             raise LookupError(f"no job was applied in {where}: apply it, or give the folder= that it lives in")
-        kinds = {one.kind: one for one in _kinds(Job)}
+        kinds = {one.kind: one for one in Job._kinds()}
         found = kinds.get(record.kind)
         if found is None or not issubclass(found, cls):
             raise JobError(f"the job in {where} is a {record.kind} job, and no {cls.__name__}")
@@ -203,26 +204,30 @@ class Job:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._bell.wait(), self._ask_s)
 
+    @abstractmethod
     def render(self) -> str:
         """What would be submitted, for people; needs no scheduler."""
-        raise NotImplementedError
+
+    @classmethod
+    def _kinds(cls) -> list[type[Job]]:
+        return [one for child in cls.__subclasses__() for one in (child, *child._kinds())]
 
     # What each kind says -------------------------------------------------------------------------------------------------
+    @abstractmethod
     def _submit(self, record: Record, wanted: list[Part]) -> list[Part]:
         """Ask for hosts, each of these parts with an empty id; gives them with theirs. On a thread, as all of these."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _look(self, record: Record) -> Look:
         """Ask how it is."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _end(self, record: Record) -> None:
         """Have it end."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _shorten(self, record: Record, part: Part, hosts: int) -> Part:
         """Leave a part only its first hosts; with 0 it ends."""
-        raise NotImplementedError
 
     # At work -------------------------------------------------------------------------------------------------------------
     def _spec(self) -> dict[str, Any]:
@@ -425,7 +430,3 @@ class Job:
 
 def _ids(record: Record) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.id for part in record.parts))
-
-
-def _kinds(cls: type[Job]) -> Sequence[type[Job]]:
-    return [one for child in cls.__subclasses__() for one in (child, *_kinds(child))]
