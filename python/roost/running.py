@@ -9,10 +9,7 @@ from roost import config as _config
 from roost import process
 from roost.actor import Actor
 from roost.context import handling
-from roost.host_mesh import HostMesh
 from roost.interruptions import Interruptions
-from roost.mesh import ProcMesh
-from roost.shape import Shape
 from roost.values import check_hook
 
 if TYPE_CHECKING:
@@ -21,6 +18,8 @@ if TYPE_CHECKING:
     from roost.actor_mesh import ActorMesh
     from roost.config import Config
     from roost.failure import Failure
+    from roost.host_mesh import HostMesh
+    from roost.mesh import ProcMesh
 
 __all__ = ["handle", "run", "this_host", "this_proc"]
 
@@ -30,11 +29,16 @@ A = TypeVar("A", bound=Actor)
 
 def this_host() -> HostMesh:
     """The host that this process runs on: `this_host().spawn_procs({"gpus": 8})`."""
+    from roost.host_mesh import HostMesh  # with the first mesh: defining actors and `import roost` do without
+
     return HostMesh()
 
 
 def this_proc() -> ProcMesh:
     """The calling process as a mesh of one proc."""
+    from roost.mesh import ProcMesh
+    from roost.shape import Shape
+
     runtime = process.current()
     whole = Shape({})
     return ProcMesh._make(runtime.proc, runtime.name, runtime.proc, whole, whole, (runtime.proc,))
