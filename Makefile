@@ -2,7 +2,7 @@
 # PYTHON=python3.12 chooses the interpreter; everything stays inside this folder.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo hip test test-rust test-python test-rdma test-slurm check format sim bench bench-peers bench-training check-instructions wheel fuzz asan chaos soak clean
+.PHONY: help demo demo-slurm hip test test-rust test-python test-rdma test-slurm check format sim bench bench-peers bench-training check-instructions wheel fuzz asan chaos soak clean
 
 SETUP := @scripts/setup.sh
 RUN := @scripts/run.sh
@@ -24,6 +24,11 @@ help:  ## this list
 demo:  ## replicas train on real text while something fails every few seconds; ends with a table and a picture
 	$(SETUP) demo torch ft extension
 	$(RUN) python examples/demo
+
+demo-slurm:  ## the same as a Slurm job: a small cluster on this machine, a node for each replica; nodes lose their power, too (root)
+	$(SETUP) demo torch ft extension
+	@scripts/mini_slurm.py prepare
+	$(RUN) scripts/mini_slurm.py with --nodes 17 -- python examples/demo --slurm --out demo-slurm.png
 
 test: test-rust test-python  ## all tests: the core with 1,000 simulator seeds, then Python's with real processes
 
@@ -52,10 +57,10 @@ test-rdma:  ## transfers by NICs: real libibverbs on soft-RoCE in a small machin
 		tests/soak/test_torn_reads.py -k '(ibverbs or nics or cable) and not OfTorch'
 
 test-slurm:  ## jobs on a real Slurm of four nodes on this machine (root; installs Debian's packages where they are missing)
-	$(SETUP) test dev extension
+	$(SETUP) test dev demo torch ft extension
 	$(SAY) "Slurm"
 	@scripts/mini_slurm.py prepare
-	$(RUN) python -m pytest tests/job/test_slurm.py $(PYTEST)
+	$(RUN) python -m pytest -m "" tests/job/test_slurm.py $(PYTEST)
 
 check:  ## formatters, linters, types, stubs, spelling
 	$(SETUP) test dev extension

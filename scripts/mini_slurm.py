@@ -5,8 +5,9 @@
     scripts/mini_slurm.py start DIR [--nodes N]  start it; its state lies in DIR
     scripts/mini_slurm.py exec DIR NODE COMMAND… run a command on a node, or on `login`: this host, with the nodes' names known
     scripts/mini_slurm.py kill DIR NODE          cut a node's power
-    scripts/mini_slurm.py boot DIR NODE          and give it back
+    scripts/mini_slurm.py boot DIR NODE          and give it back, once Slurm has given the node up
     scripts/mini_slurm.py stop DIR               end it all; DIR stays
+    scripts/mini_slurm.py with [--nodes N] COMMAND…  run a command on the login node of one that lasts as long; $MINI_SLURM is its DIR
 
 Each node is a slurmd in namespaces of its own, so it has an address, a host name, ports and processes of its own; files are those of
 this machine, as on a cluster with a shared file system. The partition `main` may be preempted by `urgent` (SIGTERM, 5 s, then
@@ -22,6 +23,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 import zlib
 from pathlib import Path
@@ -201,6 +203,14 @@ class Cluster:
         """How many nodes are."""
         return sum(map(int, self.command("sinfo", "-h", "-p", "main", "-t", "idle", "-o", "%D").stdout.split()))
 
+    def boot_again(self, node: str) -> None:
+        """Starts one that was killed. Of one that is back before it was missed, Slurm cancels the steps, on all other nodes, too."""
+        self.wait_for(
+            f"Slurm knows that {node} is down",
+            lambda: self.command("sinfo", "-h", "-p", "main", "-n", node, "-o", "%T").stdout.startswith("down"), 40,
+        )  # fmt: skip
+        self.boot(node)
+
     def boot(self, node: str) -> None:
         """Starts a node."""
         number = int(node[1:])
@@ -277,16 +287,34 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, dest="what")
     commands.add_parser("prepare")
-    for what in ("start", "exec", "kill", "boot", "stop"):
+    for what in ("start", "exec", "kill", "boot", "stop", "with"):
         command = commands.add_parser(what)
-        command.add_argument("dir")
-        if what == "start":
+        if what != "with":
+            command.add_argument("dir")
+        if what in ("start", "with"):
             command.add_argument("--nodes", type=int, default=4)
         elif what != "stop":
             command.add_argument("node")
-        if what == "exec":
+        if what in ("exec", "with"):
             command.add_argument("command", nargs=argparse.REMAINDER)
     return parser.parse_args()
+
+
+def run_with(count: int, command: list[str]) -> int:
+    """The exit status of a command on the login node of a cluster that lasts as long."""
+    script = [sys.executable, __file__]
+    with tempfile.TemporaryDirectory(prefix="mini-slurm-") as folder:
+        try:
+            # By processes of their own, whose end makes orphans of the daemons.
+            subprocess.run([*script, "start", folder, "--nodes", str(count)], check=True)
+            environment = {**os.environ, "MINI_SLURM": folder}
+            with subprocess.Popen([*script, "exec", folder, "login", *command], env=environment) as running:
+                # A terminal's Ctrl-C reaches the command, too.
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+                signal.signal(signal.SIGTERM, lambda *_: running.terminate())
+                return running.wait()
+        finally:
+            subprocess.run([*script, "stop", folder], check=True)
 
 
 def main() -> None:
@@ -299,6 +327,8 @@ def main() -> None:
         fail("namespaces need root")
     if lacking():
         fail(f"{', '.join(lacking())} not found: `scripts/mini_slurm.py prepare` installs Slurm")
+    if options.what == "with":
+        sys.exit(run_with(options.nodes, options.command))
     cluster = Cluster(options.dir)
     if options.what == "start":
         try:
@@ -310,8 +340,10 @@ def main() -> None:
         cluster.exec(options.node, options.command)
     elif options.what == "stop":
         cluster.stop()
+    elif options.what == "kill":
+        cluster.kill(options.node)
     else:
-        getattr(cluster, options.what)(options.node)
+        cluster.boot_again(options.node)
 
 
 main()

@@ -7,6 +7,9 @@ reads; the others go on.
 
 Run it with `make demo`, or `python examples/demo`. It ends with a table of the incidents and a picture, and with exit status 1
 when the failures made more difference to the final loss than the choice of the seed does.
+
+With `--slurm` the replicas have a node each of a Slurm cluster; those of the small one of `make demo-slurm` lose their power, too. What
+was there moves to a node that stands by, and a node that is back is taken in.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import os
 import sys
 import tempfile
 import time
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +29,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import picture
 import runs
-from settings import REPLICAS_WANTED, Settings, replicas_here
+from nodes import Nodes
+from settings import NODES_WANTED, REPLICAS_WANTED, Settings, nodes_here, replicas_here
 from text import library_sources, write_text
 
 import report
@@ -36,33 +41,50 @@ SEEDS = (1, 2, 3)
 QUICK_STEPS = 120
 
 
-async def main(options: argparse.Namespace) -> int:
-    """Run everything; the exit status."""
-    began = time.monotonic()
-    count = replicas_here()
-    settings = Settings(replicas=count, every=1 if options.every_step else Settings.every)
+def chosen(options: argparse.Namespace) -> tuple[Settings, tuple[int, ...]]:
+    """The settings of the first run, and the seeds of all."""
+    count, wanted = (nodes_here(), NODES_WANTED) if options.slurm else (replicas_here(), REPLICAS_WANTED)
+    settings = Settings(replicas=options.replicas or count, every=1 if options.every_step else Settings.every)
+    if options.slurm:
+        # Many replicas share these processors, and each step of one takes its time.
+        settings = replace(settings, failure_every_s=6.0, detect_within_s=10.0)
     seeds = SEEDS
     if options.quick:
-        settings, seeds = (
-            replace(settings, steps=QUICK_STEPS, last_steps=QUICK_STEPS // 4, replicas=min(3, count)),
-            SEEDS[:1],
+        few_replicas = options.replicas or min(3, count)
+        settings = replace(
+            settings, steps=QUICK_STEPS, last_steps=QUICK_STEPS // 4, replicas=few_replicas, power_loss_every_s=4.0
         )
+        seeds = SEEDS[:1]
     how = "averaging gradients at every step" if options.every_step else f"a DiLoCo sync every {settings.every} steps"
-    few = "" if options.quick or count == REPLICAS_WANTED else f" ({os.cpu_count()} processors take no more)"
+    few = (
+        ""
+        if options.quick or options.replicas or count == wanted
+        else f" ({os.cpu_count()} processors and their memory take no more)"
+    )
     print(
         f"{settings.replicas} replicas{few}, {how}, a failure every {settings.failure_every_s:g} s on average",
         flush=True,
     )
+    return settings, seeds
+
+
+async def main(options: argparse.Namespace) -> int:
+    """Run everything; the exit status."""
+    began = time.monotonic()
+    settings, seeds = chosen(options)
     failing: list[runs.Run] = []
     undisturbed: list[runs.Run] = []
     sources = library_sources()
-    with tempfile.TemporaryDirectory(prefix="roost-demo-") as folder:
+    async with AsyncExitStack() as stack:
+        nodes = await stack.enter_async_context(Nodes(settings.replicas)) if options.slurm else None
+        shared = None if nodes is None else nodes.folder
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="roost-demo-", dir=shared)))
         for seed in seeds:
             own = replace(settings, seed=seed)
-            files = await asyncio.to_thread(write_text, sources, Path(folder), seed)
+            files = await asyncio.to_thread(write_text, sources, folder, seed)
             for fails, into in ((True, failing), (False, undisturbed)):
                 bar = report.Progress(f"seed {seed}, {'with' if fails else 'without'} failures".ljust(24), own.steps)
-                into.append(await runs.train(own, files, fails, bar.show))
+                into.append(await runs.train(own, files, fails, bar.show, nodes))
                 bar.end()
     print("\nincidents of the first run; times in ms after the failure:", table(failing[0].report.incidents), sep="\n")
     print("\n" + report.summary(failing))
@@ -79,6 +101,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python examples/demo", description="Training that outlives failures.")
     parser.add_argument("--quick", action="store_true", help="a small form: fewer steps, one seed, no verdict")
     parser.add_argument("--every-step", action="store_true", help="average gradients at every step instead of DiLoCo")
+    parser.add_argument(
+        "--replicas", type=int, help="how many (default: as many as this machine takes, 8 at most; 16 with --slurm)"
+    )
+    parser.add_argument("--slurm", action="store_true", help="a node of the Slurm cluster here for each replica")
     parser.add_argument(
         "--out", type=Path, default=Path("demo.png"), help="where the picture goes (default: %(default)s)"
     )

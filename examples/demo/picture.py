@@ -48,8 +48,8 @@ def _draw_losses(axes: Axes, failing: Run, undisturbed: Run) -> None:
         axes.plot(range(1, len(curve) + 1), curve, color=color, linewidth=width, label=label)
     curve = smoothed(failing)
     steps = [
-        min(len(curve), max(1, round(len(curve) * (one.at - failing.began_at) / failing.seconds)))
-        for one in failing.injected
+        min(len(curve), max(1, round(len(curve) * (at - failing.began_at) / failing.seconds)))
+        for at, _ in failing.failures
     ]
     heights = [curve[step - 1] for step in steps]
     axes.plot(steps, heights, "x", color=_MARK, markersize=7, label=f"{len(steps)} failures")

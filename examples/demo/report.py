@@ -64,12 +64,12 @@ class Progress:
 
 def summary(runs: Sequence[Run]) -> str:
     """What the failures of all runs cost."""
-    kinds = Counter(one.kind for run in runs for one in run.injected)
+    kinds = Counter(kind for run in runs for _, kind in run.failures)
     incidents = [one for run in runs for one in run.report.incidents]
     whole = [one for one in incidents if "first_step" in one.phases]
     lines = [
         f"{sum(kinds.values())} failures: " + ", ".join(f"{count} × {kind}" for kind, count in sorted(kinds.items())),
-        f"{len(incidents)} replicas restarted in place, {len(whole)} of them took part again before the end or the next failure",
+        f"{len(incidents)} replicas restarted, {len(whole)} of them took part again before the end or the next failure",
     ]
     for name in PHASES:
         times = [1000 * one.phases[name] for one in whole if name in one.phases]

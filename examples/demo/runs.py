@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from nodes import Nodes
     from settings import Settings
 
+    from roost import HostMesh
     from roost.ft.failures import Injected
 
 _LOOK_S = 0.1
 # Failures come every few seconds and hit anybody.
-_RESTART = Restart(limit=1000, within_s=60, backoff_s=(0.0, 0.2))
+_RESTART = Restart(limit=1000, within_s=60, backoff_s=(0.0, 0.2), on="any_host")
 
 
 @dataclass
@@ -36,7 +38,8 @@ class Run:
     report: Report
     held_out: float
     seconds: float
-    injected: list[Injected]
+    failures: list[tuple[float, str]]
+    """(when, in seconds since the epoch, of which kind)."""
     live: list[tuple[float, int]] = field(default_factory=list)
     """(seconds since the beginning, how many replicas trained)."""
     began_at: float = 0.0
@@ -49,26 +52,38 @@ class Run:
 
 
 async def train(
-    settings: Settings, files: tuple[Path, Path], failing: bool, show: Callable[[int, int, int], None]
-) -> Run:
-    """Train once, with failures or without."""
-    sync = EveryStep() if settings.every == 1 else DiLoCo(settings.every)
-    job = FaultTolerantJob(
-        partial(TextTrainer, settings, *files), replicas=settings.replicas, steps=settings.steps, sync=sync,
-        detect_within_s=settings.detect_within_s, restart=_RESTART,
-    )  # fmt: skip
+    settings: Settings, files: tuple[Path, Path], failing: bool, show: Callable[[int, int, int], None],
+    nodes: Nodes | None = None,
+) -> Run:  # fmt: skip
+    """Train once, with failures or without, on this machine or on a cluster's nodes."""
     live: list[tuple[float, int]] = []
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(job)
+        enter = stack.enter_async_context
+        job = await enter(_job(settings, files, None if nodes is None else await enter(nodes.attached())))
         began, began_at = time.monotonic(), time.time()
-        every_s = settings.failure_every_s if failing else None
-        failures = await stack.enter_async_context(Failures(job, every_s=every_s, seed=settings.seed))
+        injected: list[Injected] = []
+        power_losses: list[float] = []
+        if failing:
+            injected = (await enter(Failures(job, every_s=settings.failure_every_s, seed=settings.seed))).injected
+        if failing and nodes is not None:
+            power_losses = await enter(nodes.losing_power(job, settings.power_loss_every_s, settings.seed))
         running = asyncio.create_task(job.run())
         while not running.done():
             await asyncio.wait({running}, timeout=_LOOK_S)
             live.append((time.monotonic() - began, len(job.trained)))
-            show(job.progress, len(job.trained), len(failures.injected))
+            show(job.progress, len(job.trained), len(injected) + len(power_losses))
         report = await running
         seconds = time.monotonic() - began
         held_out = await job.trainers.slice(replicas=0, procs=0).test.call_one()
-    return Run(settings, report, held_out, seconds, failures.injected, live, began_at)
+    failures = sorted(
+        [*((one.at, one.kind) for one in injected), *((at, "power loss of a node") for at in power_losses)]
+    )
+    return Run(settings, report, held_out, seconds, failures, live, began_at)
+
+
+def _job(settings: Settings, files: tuple[Path, Path], hosts: HostMesh | None) -> FaultTolerantJob[None]:
+    return FaultTolerantJob(
+        partial(TextTrainer, settings, *files), replicas=settings.replicas, steps=settings.steps,
+        sync=EveryStep() if settings.every == 1 else DiLoCo(settings.every), detect_within_s=settings.detect_within_s,
+        restart=_RESTART, hosts=hosts, spare_hosts=0 if hosts is None else len(hosts) - settings.replicas,
+    )  # fmt: skip

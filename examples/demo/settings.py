@@ -7,11 +7,20 @@ from dataclasses import dataclass
 
 REPLICAS_WANTED = 8
 REPLICAS_PER_CPU = 2
+NODES_WANTED = 16
+NODES_PER_CPU = 8
+NODE_MIB = 700
 
 
 def replicas_here() -> int:
     """Eight replicas, or as many as this machine's processors take."""
     return max(2, min(REPLICAS_WANTED, REPLICAS_PER_CPU * (os.cpu_count() or 1)))
+
+
+def nodes_here() -> int:
+    """Sixteen replicas with a node each, or as many as this machine takes, where all nodes are namespaces of it."""
+    free_mib = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
+    return max(2, min(NODES_WANTED, NODES_PER_CPU * (os.cpu_count() or 1), free_mib // NODE_MIB - 1))
 
 
 @dataclass(frozen=True)
@@ -25,6 +34,8 @@ class Settings:
     every: int = 20
     """Inner steps between two syncs; 1 averages gradients at every step instead."""
     failure_every_s: float = 3.0
+    power_loss_every_s: float = 30.0
+    """Of one of a cluster's nodes."""
     detect_within_s: float = 3.0
     batch: int = 8
     context: int = 64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from typing import TYPE_CHECKING, Any
 
 import model
@@ -54,6 +55,11 @@ class TextTrainer(Trainer[None]):
         loss.backward()
         self.optimizer.step()
         return float(loss.detach())
+
+    @endpoint(concurrent=True)
+    async def node(self) -> str:
+        """What the machine calls itself."""
+        return os.uname().nodename
 
     @endpoint(concurrent=True)
     def test(self) -> float:

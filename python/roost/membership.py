@@ -345,6 +345,9 @@ class Members:
             reason = f"{reason}; it was started by: {shlex.join(command)}"
         host, host_name = self.host_of(proc)
         lost = self._runtime.hosts.loss(host) if kind == "lost" and details.get("origin") is None else None
+        if lost is not None:
+            # With what whoever gave the host says of it.
+            reason = f"its host {host_name} is lost: {lost.reason}"
         origin: Any = details.get("origin") or _ORIGINS.get(kind, "process")
         failure = Failure(
             kind=kind, origin=origin, mesh=mesh, name=rank_name(mesh, point), point=point,

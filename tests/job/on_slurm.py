@@ -118,7 +118,7 @@ async def preempted(folder):
         before = hosts.restarts, await names_on(hosts.trainers)
         other = subprocess.Popen(["srun", "--partition=urgent", "--nodes=4", "--exclusive", "sleep", "1"])
         await told.until("requeued")
-    other.wait()
+    await asyncio.to_thread(other.wait)
     # Slurm lets two minutes pass before it starts a job again.
     said_by(["scontrol", "update", f"JobId={(await job.status()).ids[0]}", "StartTime=now"])
     async with await job.state() as hosts:

@@ -115,6 +115,12 @@ async def test_more_hosts_and_fewer(tmp_path):
         await job.resize("trainers", 2)
         async with await job.state() as hosts:
             assert list(hosts.trainers.names) == ["trainers0", "trainers1"]
+            assert await hosts.more() == {}
+            await job.resize("trainers", 3)
+            [(name, more)] = (await hosts.more()).items()
+            assert (name, list(more.names)) == ("trainers", ["trainers2"])
+            async with more.spawn_procs() as procs:
+                assert await procs.spawn("workers", Worker).add.call_one(1) == 11
         with pytest.raises(LookupError, match="no mesh 'readers'"):
             job.resize("readers", 1)
     finally:

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 from loops import on_a_loop
@@ -10,6 +11,8 @@ from loops import on_a_loop
 from roost.errors import JobError, Unavailable
 from roost.job import HostStatus, JobStatus, MeshSpec, ProcessJob, SlurmJob
 from roost.job import slurm_commands as slurm
+from roost.job.record import Part, new_record
+from roost.job.slurm import _nodes_of
 from roost.job.status import changes
 
 # As 22.05 and 24.11 write it, with the fields that are not read left out.
@@ -203,6 +206,22 @@ def test_a_node_and_why(commands):
     line = "NodeName=n1 State=DOWN*+DRAIN ThreadsPerCore=1 Reason=no power [root@2026-11-30T13:52:59] Comment=x"
     commands(scontrol=(0, line, ""))
     assert slurm.nodes(["n1"]) == {"n1": ("DOWN*+DRAIN", "no power [root@2026-11-30T13:52:59]")}
+
+
+def test_a_node_that_died_and_is_back_is_of_the_part_that_has_it_now(monkeypatch, tmp_path):
+    monkeypatch.setattr(slurm, "expand", str.split)
+    monkeypatch.setattr(slurm, "nodes", lambda names: dict.fromkeys(names, ("MIXED", "")))
+    record = new_record(str(tmp_path), "slurm", "j", {})
+    found = {}
+    for rank, nodes in enumerate(["n2", "n1"]):
+        part = Part("trainers", rank, 1, str(rank))
+        told = Path(record.hosts_folder(part, 0), "0")
+        told.parent.mkdir(parents=True)
+        told.write_text('{"address": "n1:7000", "name": "n1", "pid": 1}')
+        found[part] = slurm.SlurmPart("running", "RUNNING", "", "0:0", 0, nodes, None)
+    gone, known = _nodes_of(record, found)
+    assert gone == {("trainers", 0): "Slurm took it out of the job; Slurm: node n1 is MIXED"}
+    assert known == {("trainers", 1): "Slurm: node n1 is MIXED"}
 
 
 @on_a_loop

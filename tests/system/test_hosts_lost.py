@@ -27,12 +27,15 @@ async def test_it_is_heard_at_once_by_callers_and_is_one_event():
         pids = [state.pid for state in await procs.slice(hosts=1).states()]
         events, hung = hosts.events(), residents.slice(hosts=1, gpus=0).hang.call_one()
         elsewhere = residents.slice(hosts=0, gpus=0).call_hung.call_one(residents.slice(hosts=1, gpus=1))
+        hosts._record().explain = lambda rank: f"its scheduler has words for {rank}"
         began = time.monotonic()
         lose(agents, 1)
         with pytest.raises(HostLostError) as raised:
             await hung
         assert time.monotonic() - began < 2
         failure = raised.value.failure
+        assert failure.reason.startswith("its host host1 is lost: its agent has ended")
+        assert failure.reason.endswith("; its scheduler has words for 1")
         assert (failure.kind, failure.origin, failure.name) == ("lost", "host", "procs[hosts=1,gpus=0]")
         assert (failure.host, failure.cause.host, failure.cause.name) == ("host1", "host1", "hosts[hosts=1]")
         assert await elsewhere == ("HostLostError", "lost", "host1")

@@ -355,13 +355,14 @@ class Job(ABC):
         self._losses[address] = reason
         self._bell.ring()
 
-    def _said_of(self, host: str) -> str:
+    def _said_of(self, mesh: str, rank: int) -> str:
         """What was said last of a host, and of the job where it is over."""
         if self._looked is None:
             return ""
         look = self._looked[2]
         of_job = look.reason if look.state == "ended" or look.preempted else ""
-        return "; ".join(filter(None, (of_job, look.lost.get(host) or look.known.get(host))))
+        place = mesh, rank
+        return "; ".join(filter(None, (of_job, look.gone.get(place) or look.known.get(place))))
 
     async def _is_over(self) -> bool:
         return (await self._status()).state in _OVER

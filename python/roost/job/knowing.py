@@ -31,12 +31,10 @@ class Look(NamedTuple):
     preempted: bool = False
     restarts: Mapping[str, int] = {}
     """By a part's id, how often it was started again; those that are left out never were."""
-    lost: Mapping[str, str] = {}
-    """By a host's name, why it will not come back."""
-    known: Mapping[str, str] = {}
-    """By a host's name, how it is as far as is known: told when this program has lost it."""
     gone: Mapping[tuple[str, int], str] = {}
-    """By mesh and rank, why nothing will come of that host."""
+    """By mesh and rank, why a host will not come, or not come back."""
+    known: Mapping[tuple[str, int], str] = {}
+    """By mesh and rank, how a host is as far as is known: told when this program has lost it."""
 
 
 def hosts_of(record: Record, look: Look, losses: Mapping[str, str], order: list[str]) -> list[HostStatus]:
@@ -62,9 +60,9 @@ def _host(part: Part, place: int, told: Announced | None, look: Look, losses: Ma
         reason = look.reason if gone is None else gone
         return HostStatus(mesh=part.mesh, rank=rank, state="missing" if gone is None else "lost", reason=reason)
     mine = losses.get(told.address, "")
-    said = [mine, gone or "", look.lost.get(told.name, "")]
+    said = [mine, gone or ""]
     if any(said):
-        said.append(look.known.get(told.name, ""))
+        said.append(look.known.get((part.mesh, rank), ""))
     # What this program knew when it lost the host may be in its reason already.
     why = "; ".join(one for one in said if one and (one is mine or one not in mine))
     state: Literal["lost", "up"] = "lost" if why else "up"

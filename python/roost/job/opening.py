@@ -12,6 +12,7 @@ from roost import process
 from roost.attaching import attach_named
 from roost.errors import RoostError
 from roost.host_mesh import HostMesh
+from roost.replying import reply_of
 
 if TYPE_CHECKING:
     from typing import Self
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from roost.events import EventStream
     from roost.job.job import Job
     from roost.job.status import HostStatus, JobStatus
+    from roost.reply import Reply
 
 __all__ = ["JobState", "open_state"]
 
@@ -36,9 +38,13 @@ class JobState(Mapping[str, HostMesh]):
     restarts: int
     """How often the scheduler had started it again when these hosts were attached."""
 
-    def __init__(self, job: Job, restarts: int, meshes: dict[str, HostMesh]) -> None:
+    def __init__(self, job: Job, restarts: int, key_file: str) -> None:
         self.job, self.restarts = job, restarts
-        self._meshes = meshes
+        self._key_file = key_file
+        self._meshes: dict[str, HostMesh] = {}
+        # All that were attached, and where their hosts listen.
+        self._attached: list[HostMesh] = []
+        self._known: set[str] = set()
         self._entered = AsyncExitStack()
 
     def __getitem__(self, name: str) -> HostMesh:
@@ -79,6 +85,52 @@ class JobState(Mapping[str, HostMesh]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
         process.current().run_elsewhere(self.__aexit__(kind, error, traceback))
 
+    def more(self, *, timeout: float | None = None) -> Reply[dict[str, HostMesh]]:
+        """Attach the hosts that have come since, after a `resize`, say: meshes of those alone, by name; none for a mesh without such.
+
+        What may move when its host is lost (`Restart(on="any_host")`) finds room there, too.
+
+        Args:
+            timeout: as of `state`.
+
+        Raises:
+            JobError: by the reply: as of `ready`.
+        """
+        return reply_of(self._more(timeout))
+
+    async def _more(self, timeout_s: float | None) -> dict[str, HostMesh]:
+        found = await self._attach(await self.job._ready(None, timeout_s))
+        for mesh in found.values():
+            await self._entered.enter_async_context(mesh)
+        return found
+
+    async def _attach(self, status: JobStatus) -> dict[str, HostMesh]:
+        """Meshes of the hosts that are up and have not been attached.
+
+        Raises:
+            HostLostError: one does not let this program in.
+        """
+        meshes: dict[str, HostMesh] = {}
+        runtime = process.current()
+        try:
+            for name in self.job.meshes:
+                hosts = [one for one in status.up(name) if one.address not in self._known]
+                if not hosts:
+                    continue
+                addresses = [one.address for one in hosts]
+                mesh = meshes[name] = attach_named(
+                    name, addresses, key_file=self._key_file, timeout=_ATTACH_S, wait_for=len(hosts)
+                )
+                mesh._record().explain = partial(_explanation, self.job, hosts)
+                runtime.keep(_note_losses(self.job, mesh.events(), hosts))
+            await asyncio.gather(*(mesh.ready() for mesh in meshes.values()))
+        except BaseException:
+            await asyncio.gather(*(mesh.stop("not all hosts of the job are there") for mesh in meshes.values()))
+            raise
+        self._known.update(one.address for one in status.up())
+        self._attached += meshes.values()
+        return meshes
+
 
 async def open_state(job: Job, status: JobStatus, key_file: str) -> JobState:
     """Attach all hosts that are up.
@@ -86,35 +138,24 @@ async def open_state(job: Job, status: JobStatus, key_file: str) -> JobState:
     Raises:
         HostLostError: one does not let this program in.
     """
-    meshes: dict[str, HostMesh] = {}
-    runtime = process.current()
-    try:
-        for name in job.meshes:
-            hosts = status.up(name)
-            addresses = [one.address for one in hosts]
-            mesh = attach_named(name, addresses, key_file=key_file, timeout=_ATTACH_S, wait_for=len(hosts))
-            meshes[name] = mesh
-            mesh._record().explain = partial(_explanation, job, hosts)
-            runtime.keep(_note_losses(job, mesh.events(), hosts))
-        runtime.keep(_keep_looking(job, list(meshes.values())))
-        await asyncio.gather(*(mesh.ready() for mesh in meshes.values()))
-    except BaseException:
-        await asyncio.gather(*(mesh.stop("not all hosts of the job are there") for mesh in meshes.values()))
-        raise
-    return JobState(job, status.restarts, meshes)
+    state = JobState(job, status.restarts, key_file)
+    state._meshes = await state._attach(status)
+    process.current().keep(_keep_looking(state))
+    return state
 
 
-async def _keep_looking(job: Job, meshes: list[HostMesh]) -> None:
+async def _keep_looking(state: JobState) -> None:
     """See to it that something is known of a host when it is lost: then there is no time to ask."""
-    over = asyncio.gather(*(mesh.wait() for mesh in meshes))
-    while not over.done():
-        await asyncio.wait([over], timeout=_LOOK_S)
+    while True:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*(mesh.wait() for mesh in state._attached)), _LOOK_S)
+            return
         with suppress(RoostError):
-            await job._status()
+            await state.job._status()
 
 
 def _explanation(job: Job, hosts: list[HostStatus], rank: int) -> str:
-    return job._said_of(hosts[rank].host)
+    return job._said_of(hosts[rank].mesh, hosts[rank].rank)
 
 
 async def _note_losses(job: Job, events: EventStream, hosts: list[HostStatus]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from roost.errors import JobError
 from roost.job import slurm_commands as slurm
@@ -163,18 +163,12 @@ class SlurmJob(Job):
         failed = any(one is None or one.failed for one in found.values())
         if states == {"ended"}:
             return Look("ended", reason, failed)
-        gone = {
-            (part.mesh, part.first + place): _FORGOTTEN if one is None else one.reason
-            for part, one in found.items()
-            if one is None or one.state == "ended"
-            for place in range(part.hosts)
-        }
+        gone, known = _nodes_of(record, found)
         left = [one.time_left_s for one in found.values() if one is not None and one.time_left_s is not None]
-        lost, known = _nodes_of(record, found)
         return Look(
             "running" if "running" in states else "pending", reason, time_left_s=min(left, default=None),
             restarts={part.id: one.restarts for part, one in found.items() if one is not None},
-            preempted=any(one is not None and one.is_preempted for one in found.values()), lost=lost, known=known, gone=gone,
+            preempted=any(one is not None and one.is_preempted for one in found.values()), gone=gone, known=known,
         )  # fmt: skip
 
     def _end(self, record: Record) -> None:
@@ -212,22 +206,31 @@ def _folder_in_queue(name: str) -> str:
     return folders.pop()
 
 
-def _nodes_of(record: Record, found: dict[Part, SlurmPart | None]) -> tuple[dict[str, str], dict[str, str]]:
-    """By node, why it is lost, or how it is."""
-    running = {part: one for part, one in found.items() if one is not None and one.state == "running"}
-    names = {
-        told.name
-        for part, one in running.items()
-        for told in announced(record.hosts_folder(part, one.restarts)).values()
-    }
-    theirs = {name for one in running.values() for name in slurm.expand(one.nodes)}
-    lost, known = {}, {}
-    for name, (state, reason) in slurm.nodes(sorted(names)).items():
+_Places: TypeAlias = "dict[tuple[str, int], str]"
+
+
+def _nodes_of(record: Record, found: dict[Part, SlurmPart | None]) -> tuple[_Places, _Places]:
+    """By mesh and rank, why a node is lost, or how it is."""
+    gone: _Places = {}
+    there: dict[tuple[str, int], tuple[str, list[str]]] = {}
+    for part, one in found.items():
+        if one is None or one.state == "ended":
+            why = _FORGOTTEN if one is None else one.reason
+            gone |= {(part.mesh, part.first + place): why for place in range(part.hosts)}
+        elif one.state == "running":
+            # A node that died and came back is another part's now, or nobody's.
+            theirs = slurm.expand(one.nodes)
+            told = announced(record.hosts_folder(part, one.restarts))
+            there |= {(part.mesh, part.first + place): (agent.name, theirs) for place, agent in told.items()}
+    nodes = slurm.nodes(sorted({name for name, _ in there.values()}))
+    known: _Places = {}
+    for at, (name, theirs) in there.items():
+        state, reason = nodes.get(name, ("not known to it", ""))
         said = f"Slurm: node {name} is {state}{reason and ', '}{reason}"
-        if state.startswith(("DOWN", "FAIL")):
-            lost[name] = said
-        elif name not in theirs:
-            lost[name] = f"Slurm took it out of the job; {said}"
+        if name not in theirs:
+            gone[at] = f"Slurm took it out of the job; {said}"
+        elif state.startswith(("DOWN", "FAIL")):
+            gone[at] = said
         else:
-            known[name] = said
-    return lost, known
+            known[at] = said
+    return gone, known
