@@ -6,7 +6,7 @@ import os
 import secrets
 import stat
 
-__all__ = ["make_key", "read_key"]
+__all__ = ["checked_key", "make_key", "read_key"]
 
 _KEY_BYTES = 32
 # Far more than a key and white space; a file that is something else is not read whole.
@@ -57,7 +57,20 @@ def read_key(path: str | os.PathLike[str]) -> bytes:
                 f"others can read or change the key in {where} (mode {stat.S_IMODE(status.st_mode):04o}): it is no secret "
                 f"any more. Make a new one with `python -m roost key`, or, if nobody has seen it, `chmod 600 {where}`"
             )
-        text = file.read(_FILE_BYTES_MAX).strip()
+        return checked_key(file.read(_FILE_BYTES_MAX), where)
+
+
+def checked_key(text: bytes, where: str) -> bytes:
+    """The 64 digits, without white space around them.
+
+    Args:
+        text: what is said to be a key.
+        where: where that was read.
+
+    Raises:
+        ValueError: it is no key.
+    """
+    text = text.strip()
     digits = 2 * _KEY_BYTES
     if len(text) < digits:
         raise ValueError(f"the key in {where} is too short: {len(text)} letters, and a key has {digits}")

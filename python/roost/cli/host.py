@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from roost.addresses import Address, is_loopback, joined, parse
 from roost.cli.announcing import announced
-from roost.keys import read_key
+from roost.keys import checked_key, read_key
 from roost.tls import Tls
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ Two machines:
   python -m roost host --listen 0.0.0.0:7000 --key-file cluster.key       # on each host
   roost.attach(["hostA:7000", "hostB:7000"], key_file="cluster.key")      # in the driver
 """
+_STDIN = 0
 # How long it may take to call oneself at the advertised address.
 _CALL_S = 3.0
 # How long the procs of its job have to end when it does.
@@ -67,6 +68,10 @@ def add_to(commands: Any) -> None:
         "--advertise", metavar="NAME[:PORT]", help="how other hosts find this one, where that is not what it listens on"
     )
     parser.add_argument("--key-file", metavar="FILE", help="the key that drivers must have: see `python -m roost key`")
+    parser.add_argument(
+        "--key-stdin", action="store_true",
+        help="the key is the first line of standard input, whose end, or another line, ends this: for who starts it by ssh",
+    )  # fmt: skip
     parser.add_argument(
         "--name",
         help="what this host is called in failures and events (default: its host name); $NAME in it is that variable",
@@ -118,6 +123,7 @@ class _Agent:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._end, signal.Signals(number).name)
         parent = self._watch_parent(loop)
+        self._watch_starter(loop)
         self._control = _start(config)
         loop.add_reader(self._control.fd, self._hear)
         try:
@@ -131,6 +137,7 @@ class _Agent:
         finally:
             loop.remove_reader(self._control.fd)
             self._control.close(_CLOSE_S)
+            loop.remove_reader(_STDIN)
             if parent is not None:
                 loop.remove_reader(parent)
                 os.close(parent)
@@ -161,6 +168,18 @@ class _Agent:
     def _parent_ended(self, parent: int) -> None:
         asyncio.get_running_loop().remove_reader(parent)
         self._end("the process that started it has ended")
+
+    def _watch_starter(self, loop: asyncio.AbstractEventLoop) -> None:
+        if not self._options.key_stdin:
+            return
+        try:
+            loop.add_reader(_STDIN, self._starter_ended)
+        except PermissionError:
+            raise _Refusal(_USAGE, "--key-stdin: a file is no connection that ends: give it as --key-file") from None
+
+    def _starter_ended(self) -> None:
+        asyncio.get_running_loop().remove_reader(_STDIN)
+        self._end("the connection by which it was started has ended")
 
     def _hear(self) -> None:
         for what, *details in self._control.drain():
@@ -232,11 +251,23 @@ def _proofs(options: argparse.Namespace) -> tuple[bytes | None, tuple[bytes, byt
         raise _Refusal(_USAGE, "certificates of your own are three files: --tls-ca, --tls-certificate, --tls-key")
     if files["key"] and options.insecure_plaintext:
         raise _Refusal(_USAGE, "--tls-… and --insecure-plaintext contradict each other")
+    if options.key_file and options.key_stdin:
+        raise _Refusal(_USAGE, "--key-file and --key-stdin are two ways to give the key: give one of them")
     try:
         key = None if options.key_file is None else read_key(options.key_file)
+        if options.key_stdin:
+            key = _key_from_stdin()
         return key, Tls(**files)._read() if files["key"] else None
     except (OSError, ValueError) as error:
         raise _Refusal(_KEY, str(error)) from None
+
+
+def _key_from_stdin() -> bytes:
+    """The first line, and not a letter of what comes behind it."""
+    line = b""
+    while not line.endswith(b"\n") and (letter := os.read(_STDIN, 1)):
+        line += letter
+    return checked_key(line, "standard input")
 
 
 def _has_port(text: str) -> bool:

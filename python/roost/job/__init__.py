@@ -7,6 +7,7 @@ from roost.job.opening import JobState
 from roost.job.processes import ProcessJob
 from roost.job.slurm import SlurmJob
 from roost.job.spec import MeshSpec
+from roost.job.ssh import SshJob
 from roost.job.status import HostStatus, JobEvent, JobStatus
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "MeshSpec",
     "ProcessJob",
     "SlurmJob",
+    "SshJob",
 ]

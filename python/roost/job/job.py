@@ -7,6 +7,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from contextlib import ExitStack, suppress
+from inspect import isabstract
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from roost.errors import CallTimeoutError, JobError, RoostError
@@ -104,7 +105,7 @@ class Job(ABC):
         record = read_record(where)
         if record is None:
             raise LookupError(f"no job was applied in {where}: apply it, or give the folder= that it lives in")
-        kinds = {one.kind: one for one in Job._kinds()}
+        kinds = {one.kind: one for one in Job._kinds() if not isabstract(one)}
         found = kinds.get(record.kind)
         if found is None or not issubclass(found, cls):
             raise JobError(f"the job in {where} is a {record.kind} job, and no {cls.__name__}")

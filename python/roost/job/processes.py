@@ -1,4 +1,4 @@
-"""`ProcessJob`: agents on this machine, each a host of its own."""
+"""`ProcessJob`: agents on this machine, each a host of its own; and what all jobs share whose hosts are processes here."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from abc import abstractmethod
 from contextlib import suppress
-from typing import TYPE_CHECKING, ClassVar
+from typing import IO, TYPE_CHECKING, ClassVar
 
 from roost.job.agent import agent_command
 from roost.job.job import Job
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from roost.job.record import Part, Record
     from roost.job.spec import MeshSpec
 
-__all__ = ["ProcessJob"]
+__all__ = ["ProcessJob", "ProcessesJob"]
 
 # How long an agent has to end what it started once it was told to, and how often that is looked at.
 _END_S = 15.0
@@ -32,7 +33,68 @@ _LOOK_S = 0.02
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
-class ProcessJob(Job):
+class ProcessesJob(Job):
+    """A job each of whose hosts is a process of this machine that lives as long as its agent, and outlives the program."""
+
+    _ask_s: ClassVar[float] = 0.1
+
+    @abstractmethod
+    def _start(self, record: Record, part: Part, place: int, log: IO[bytes], host: str) -> subprocess.Popen[bytes]:
+        """The process of a host at a place of a part."""
+
+    def _why(self, record: Record, part: Part, place: int, how: str) -> str:  # noqa: ARG002 - others do
+        """Why a host's process has ended, from how it did."""
+        return how
+
+    def _submit(self, record: Record, wanted: list[Part]) -> list[Part]:
+        return [
+            part._replace(id=",".join(self._started(record, part, at) for at in range(part.hosts))) for part in wanted
+        ]
+
+    def _started(self, record: Record, part: Part, place: int, host: str = "") -> str:
+        """Start a host's process; gives by what it is known later."""
+        with open(record.log_file(part, place), "ab") as log:
+            process = self._start(record, part, place, log, host)
+        _children[process.pid] = process
+        return f"{process.pid}@{_started_at(process.pid)}@{host}"
+
+    def _look(self, record: Record) -> Look:
+        gone: dict[tuple[str, int], str] = {}
+        hosts = 0
+        ends = set[str]()
+        for part in record.parts:
+            for place, one in enumerate(part.id.split(",")):
+                hosts += 1
+                if not _is_alive(one):
+                    ends.add(how := _how_it_ended(one))
+                    gone[part.mesh, part.first + place] = self._why(record, part, place, how)
+        if len(gone) == hosts:
+            return Look("ended", "; ".join(sorted(set(gone.values()))), failed=ends != {_IN_ORDER})
+        return Look("running", gone=gone)
+
+    def _ask_to_end(self, record: Record, part: Part, place: int) -> None:  # noqa: ARG002 - others do
+        """Have a host's process end in order."""
+        _signal(part.id.split(",")[place], signal.SIGTERM)
+
+    def _end(self, record: Record) -> None:
+        self._end_all(record, [(part, place) for part in record.parts for place in range(part.hosts)])
+
+    def _shorten(self, record: Record, part: Part, hosts: int) -> Part:
+        self._end_all(record, [(part, place) for place in range(hosts, part.hosts)])
+        return part._replace(hosts=hosts, id=",".join(part.id.split(",")[:hosts]))
+
+    def _end_all(self, record: Record, places: list[tuple[Part, int]]) -> None:
+        ids = [part.id.split(",")[place] for part, place in places]
+        for part, place in places:
+            self._ask_to_end(record, part, place)
+        _wait_for_end(ids)
+        for one in ids:
+            _signal(one, signal.SIGKILL)
+        _wait_for_end(ids)
+        reap({pid for one in ids if (pid := int(one.partition("@")[0])) in _children})
+
+
+class ProcessJob(ProcessesJob):
     """A job whose hosts are agents on this machine: to write and try out a program that is to run on many.
 
     They outlive the program, as an allocation does, and end with `kill()`.
@@ -46,7 +108,6 @@ class ProcessJob(Job):
     """
 
     kind: ClassVar[str] = "process"
-    _ask_s: ClassVar[float] = 0.1
 
     def __init__(
         self, meshes: Mapping[str, int | MeshSpec], *, name: str = "roost",
@@ -56,53 +117,25 @@ class ProcessJob(Job):
 
     def render(self) -> str:
         """The command that is started for each host."""
-        python = self._settings["python"]
         lines = []
         for name, spec in self.meshes.items():
-            command = agent_command(python, "127.0.0.1:0", "RUN/key", f"RUN/hosts/{name}-0/0/RANK", f"{name}RANK")
+            command = self._command("RUN/key", f"RUN/hosts/{name}-0/0/RANK", f"{name}RANK")
             lines.append(f"{spec.hosts} × {shlex.join(command)}")
         return "\n".join(lines) + "\n"
 
-    def _submit(self, record: Record, wanted: list[Part]) -> list[Part]:
-        done: list[Part] = []
-        for part in wanted:
-            pids = [self._start(record, part, place) for place in range(part.hosts)]
-            done.append(part._replace(id=",".join(f"{pid}@{_started_at(pid)}" for pid in pids)))
-        return done
+    def _command(self, key_file: str, announce: str, name: str) -> list[str]:
+        return agent_command(
+            self._settings["python"], "127.0.0.1:0", key_file=key_file, announce=announce, name=name
+        )  # fmt: skip
 
-    def _start(self, record: Record, part: Part, place: int) -> int:
+    def _start(self, record: Record, part: Part, place: int, log: IO[bytes], host: str) -> subprocess.Popen[bytes]:  # noqa: ARG002 - as of all
         announce = os.path.join(record.hosts_folder(part, 0), str(place))
-        name = f"{part.mesh}{part.first + place}"
-        command = agent_command(self._settings["python"], "127.0.0.1:0", record.key_file, announce, name)
-        with open(record.log_file(part, place), "ab") as log:
-            # In a session of its own: a terminal's Ctrl-C is not meant for it.
-            agent = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                env=os.environ | self._settings["env"],
-            )  # fmt: skip
-        _children[agent.pid] = agent
-        return agent.pid
-
-    def _look(self, record: Record) -> Look:
-        gone: dict[tuple[str, int], str] = {}
-        hosts = 0
-        for part in record.parts:
-            for place, one in enumerate(part.id.split(",")):
-                hosts += 1
-                if not _is_alive(one):
-                    gone[part.mesh, part.first + place] = _how_it_ended(one)
-        if len(gone) == hosts:
-            ends = set(gone.values())
-            return Look("ended", "; ".join(sorted(ends)), failed=ends != {_IN_ORDER})
-        return Look("running", gone=gone)
-
-    def _end(self, record: Record) -> None:
-        _end_all([one for part in record.parts for one in part.id.split(",")])
-
-    def _shorten(self, record: Record, part: Part, hosts: int) -> Part:  # noqa: ARG002 - as of all jobs
-        ids = part.id.split(",")
-        _end_all(ids[hosts:])
-        return part._replace(hosts=hosts, id=",".join(ids[:hosts]))
+        command = self._command(record.key_file, announce, f"{part.mesh}{part.first + place}")
+        # In a session of its own: a terminal's Ctrl-C is not meant for it.
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            env=os.environ | self._settings["env"],
+        )  # fmt: skip
 
 
 _IN_ORDER = "its agent ended in order"
@@ -120,7 +153,7 @@ def _started_at(pid: int) -> str:
 
 
 def _is_alive(one: str) -> bool:
-    pid, _, started = one.partition("@")
+    pid, started, _ = one.split("@", 2)
     child = _children.get(int(pid))
     if child is not None:
         return child.poll() is None
@@ -137,12 +170,13 @@ def _how_it_ended(one: str) -> str:
     return f"its agent was killed by signal {-code}" if code < 0 else f"its agent exited with code {code}"
 
 
-def _end_all(ids: list[str]) -> None:
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        for one in filter(_is_alive, ids):
-            with suppress(ProcessLookupError):
-                os.kill(int(one.partition("@")[0]), number)
-        until = time.monotonic() + _END_S
-        while any(map(_is_alive, ids)) and time.monotonic() < until:
-            time.sleep(_LOOK_S)
-    reap({pid for one in ids if (pid := int(one.partition("@")[0])) in _children})
+def _signal(one: str, number: signal.Signals) -> None:
+    if _is_alive(one):
+        with suppress(ProcessLookupError):
+            os.kill(int(one.partition("@")[0]), number)
+
+
+def _wait_for_end(ids: list[str]) -> None:
+    until = time.monotonic() + _END_S
+    while any(map(_is_alive, ids)) and time.monotonic() < until:
+        time.sleep(_LOOK_S)

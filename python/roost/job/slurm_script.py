@@ -102,6 +102,8 @@ def _step(record: Record, part: Part, spec: MeshSpec, settings: Mapping[str, Any
         "srun", *group, f"--nodes={part.hosts}", f"--ntasks={part.hosts}", "--ntasks-per-node=1", *cpus,
         "--no-kill", "--kill-on-bad-exit=0", "--wait=0", f"--output={record.log_file(part, '%t')}", "--open-mode=append",
         *settings["srun_args"],
-        *agent_command(settings["python"], settings["listen"], record.key_file, announce, "$SLURMD_NODENAME"),
+        *agent_command(
+            settings["python"], settings["listen"], key_file=record.key_file, announce=announce, name="$SLURMD_NODENAME"
+        ),
     ]  # fmt: skip
     return shlex.join(step)
