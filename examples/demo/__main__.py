@@ -46,8 +46,8 @@ def chosen(options: argparse.Namespace) -> tuple[Settings, tuple[int, ...]]:
     count, wanted = (nodes_here(), NODES_WANTED) if options.slurm else (replicas_here(), REPLICAS_WANTED)
     settings = Settings(replicas=options.replicas or count, every=1 if options.every_step else Settings.every)
     if options.slurm:
-        # Many replicas share these processors, and each step of one takes its time.
-        settings = replace(settings, failure_every_s=6.0, detect_within_s=10.0)
+        # Many replicas share these processors: each step of one takes its time, and so does its next life.
+        settings = replace(settings, steps=300, failure_every_s=12.0, detect_within_s=15.0)
     seeds = SEEDS
     if options.quick:
         few_replicas = options.replicas or min(3, count)
