@@ -20,11 +20,12 @@ from benches.training.work import Work
 
 import roost
 from roost import Restart, this_host
-from roost.ft import DiLoCo, EveryStep, FaultTolerantJob
+from roost.ft import DiLoCo, EveryStep, FaultTolerantJob, LocalSGD, Sync
 from roost.testing import Failures
 
 REPLICAS = 2
 EVERY = 10
+INNER = 20
 _LIMIT_S = 300
 PRELOAD = ("torch", "torch.distributed", "torchft")
 _ALWAYS = Restart(limit=1_000_000, within_s=60, backoff_s=(0.0, 0.0), while_down="wait")
@@ -42,11 +43,13 @@ def lighthouse() -> Any:
     return LighthouseServer(bind="127.0.0.1:0", min_replicas=1)
 
 
-async def steps_ours(steps: int, pace_s: float) -> float:
+async def steps_ours(steps: int, pace_s: float, sync: Sync | None = None) -> float:
     """Steps a second with roost.ft, from the first that counts to the last."""
-    async with FaultTolerantJob(partial(Work, pace_s), replicas=REPLICAS, steps=steps + 10, sync=EveryStep()) as job:
+    async with FaultTolerantJob(
+        partial(Work, pace_s), replicas=REPLICAS, steps=steps + INNER, sync=sync or EveryStep()
+    ) as job:
         running = asyncio.create_task(job.run())
-        while job.progress < 10:
+        while job.progress < INNER:
             await asyncio.sleep(0.001)
         began, first = time.monotonic(), job.progress
         report = await running
@@ -59,6 +62,13 @@ async def steps_plain(steps: int, pace_s: float) -> float:
         actors = await procs.spawn("plain", Plain)
         port = await actors.slice(replicas=0).store.call_one()
         return min((await actors.train.call(port, REPLICAS, steps, pace_s)).values())
+
+
+async def steps_alone(steps: int, pace_s: float) -> float:
+    """Steps a second of replicas that keep together in no way: the floor of those that do now and then."""
+    async with this_host().spawn_procs({"replicas": REPLICAS}, preload=PRELOAD) as procs:
+        actors = await procs.spawn("plain", Plain)
+        return min((await actors.train_alone.call(steps, pace_s)).values())
 
 
 async def steps_torchft(steps: int, pace_s: float) -> float:
@@ -150,22 +160,38 @@ def shown(seconds: list[float]) -> str:
     return f"median {statistics.median(seconds):.3f} s, p95 {p95:.3f} s"
 
 
+async def overhead(floor: str, ways: dict[str, Any], rounds: int, steps: int, pace_s: float) -> None:
+    """Measure several ways by turns, and print each beside the floor of the same run."""
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            rates[name].append(await way(steps, pace_s))
+    for name, found in rates.items():
+        of_floor = max(found) / max(rates[floor])
+        print(
+            f"{name}: {1000 / max(found):.2f} ms a step at best of {rounds}, {of_floor:.3f} of the rate of {floor}",
+            flush=True,
+        )
+
+
 async def main(options: argparse.Namespace) -> None:
     """Measure and print."""
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors, {REPLICAS} replicas")
     print(f"kills come between syncs by DiLoCo every {EVERY} steps", flush=True)
-    rates: dict[str, list[float]] = {"roost.ft": [], "torchft": [], "plain": []}
-    for _ in range(options.rounds):
-        rates["plain"].append(await steps_plain(options.steps, options.pace))
-        rates["torchft"].append(await steps_torchft(options.steps, options.pace))
-        rates["roost.ft"].append(await steps_ours(options.steps, options.pace))
-    for name, found in rates.items():
-        print(
-            f"{name}: {max(found):.1f} steps/s at best of {len(found)}, {max(found) / max(rates['plain']):.3f} of plain",
-            flush=True,
+    for pace_s in options.pace:
+        steps = min(options.steps, int(options.seconds / pace_s))
+        await overhead(
+            "plain",
+            {"plain": steps_plain, "torchft": steps_torchft, "roost.ft": steps_ours},
+            options.rounds,
+            steps,
+            pace_s,
         )
+        syncs = {"DiLoCo": DiLoCo(INNER), "LocalSGD": LocalSGD(INNER)}
+        now_and_then = {f"roost.ft, {name} every {INNER}": partial(steps_ours, sync=one) for name, one in syncs.items()}
+        await overhead("alone", {"alone": steps_alone, **now_and_then}, options.rounds, steps // INNER * INNER, pace_s)
     for name, kills in (("roost.ft", kills_ours), ("torchft, HTTP, exec", kills_torchft)):
-        times = await kills(options.kills, options.pace)
+        times = await kills(options.kills, options.pace[0])
         print(f"{name}, {len(times)} kills: survivor commits after {shown([one for one, _ in times])};", end=" ")
         print(f"the killed one after {shown([one for _, one in times])}", flush=True)
 
@@ -173,7 +199,10 @@ async def main(options: argparse.Namespace) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benches.training", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="how often steps are counted; the best counts")
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--pace", type=float, default=0.01, help="seconds of a step in which the processor is free")
+    parser.add_argument("--steps", type=int, default=300, help="at most so many each time")
+    parser.add_argument("--seconds", type=float, default=10, help="at most so long each time, about")
+    parser.add_argument(
+        "--pace", type=float, nargs="+", default=[0.01, 0.2], help="seconds of a step in which the processor is free"
+    )
     parser.add_argument("--kills", type=int, default=10)
     roost.run(main(parser.parse_args()))

@@ -38,6 +38,12 @@ class Plain(Actor):
         net = torch.nn.parallel.DistributedDataParallel(built)
         return rate(lambda: learn(net, optimizer, pace_s), steps)
 
+    @endpoint
+    def train_alone(self, steps: int, pace_s: float) -> float:
+        """Steps a second without anybody else."""
+        net, optimizer = model()
+        return rate(lambda: learn(net, optimizer, pace_s), steps)
+
 
 class Torchft(Actor):
     """One replica of torchft's."""

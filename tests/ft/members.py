@@ -4,7 +4,7 @@ import threading
 from dataclasses import replace
 
 from roost.errors import CollectiveError
-from roost.ft.coordinator import Grant
+from roost.ft.coordinator import Grant, Verdict
 from roost.ft.manager import Manager
 from roost.ft.quorum import Condemned, Decided, Formed, Quorums
 from roost.ft.timeouts import Timeouts
@@ -93,8 +93,8 @@ class ThreadLink:
     def ask(self, ask):
         return self.members.ask(self.replica, ask)
 
-    def vote(self, vote):
-        return self.members.vote(self.replica, vote)
+    def vote(self, vote, *, idles):
+        return self.members.vote(self.replica, vote, idles)
 
     def know(self, *, has_state, last):
         pass
@@ -150,11 +150,14 @@ class Members:
                 quorum = Healed(quorum)
             return Grant(quorum, "")
 
-    def vote(self, replica, vote):
+    def vote(self, replica, vote, idles):
         with self.changed:
-            self.apply(self.machine.voted(replica, 0, 0, vote))
+            self.apply(self.machine.voted(replica, 0, 0, vote, idles))
             self.changed.wait_for(lambda: self.machine.decision(vote.quorum_id, vote.step) is not None, 10)
-            return self.machine.decision(vote.quorum_id, vote.step)
+            granted = self.granted.pop(replica, None)
+            return Verdict(
+                self.machine.decision(vote.quorum_id, vote.step), None if granted is None else Grant(granted, "")
+            )
 
     def apply(self, outputs):
         for output in outputs:

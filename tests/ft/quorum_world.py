@@ -19,6 +19,8 @@ class Member:
         self.has_state = False
         self.quorum = None
         self.last = None
+        # Whether it asks for the next step with its vote, and has nothing to add to it then.
+        self.idles = None
         # What it waits for an answer to: an Ask or a vote, sent again to every new coordinator.
         self.waiting = None
         self.alive = True
@@ -32,6 +34,9 @@ class Member:
     def formed(self, quorum):
         if self.waiting is None or isinstance(self.waiting, Decision):
             return
+        self.begin(quorum)
+
+    def begin(self, quorum):
         self.waiting = None
         self.quorum = quorum
         source = quorum.source_of(self.replica)
@@ -50,9 +55,10 @@ class Member:
     def vote(self, quorum, ok):
         if self.alive:
             self.waiting = Decision(quorum.id, quorum.step, ok)
+            self.idles = self.world.random.choice([None, len(self.history) + 1 >= self.world.steps])
             self.world.send_up(self)
 
-    def decided(self, decision):
+    def decided(self, decision, following=None):
         vote = self.waiting
         if not isinstance(vote, Decision) or (vote.quorum_id, vote.step) != (decision.quorum_id, decision.step):
             return
@@ -62,7 +68,11 @@ class Member:
         if decision.is_yes:
             self.history += ((decision.quorum_id, decision.step),)
             self.has_state = True
-        self.world.later(self.ask)
+        if following is None:
+            self.world.later(self.ask)
+        else:
+            assert decision.is_yes
+            self.begin(following)
 
 
 class World:
@@ -76,6 +86,8 @@ class World:
         self.epoch, self.machine, self.pending = 0, None, {}
         self.verdicts, self.quorums = {}, {}
         self.stopped = self.ended = None
+        # How often a vote was answered with the next quorum, too.
+        self.followed = 0
         self.start_coordinator()
         for replica in range(replicas):
             self.start(replica)
@@ -87,11 +99,14 @@ class World:
         for _ in range(self.faults):
             self.later(self.fault, least=self.random.random() * self.steps * 3)
         for _ in range(200_000):
-            if not self.queue or self.stopped or (self.ended is not None and not self.pending):
+            if not self.queue or self.stopped or (self.ended is not None and not self.waits_for_a_decision()):
                 return
             self.time, _, what, args = heapq.heappop(self.queue)
             what(*args)
         raise AssertionError("it never ends")
+
+    def waits_for_a_decision(self):
+        return any(isinstance(one.waiting, Decision) for one in self.members.values())
 
     def fault(self):
         kind = self.random.choice(["kill", "kill", "coordinator", "both", "donor"])
@@ -125,6 +140,8 @@ class World:
     def start_coordinator(self):
         self.machine, self.pending = Quorums(self.epoch, self.replicas, min_replicas=self.min_replicas), {}
         self.epoch += 1
+        # What only the one before knew of the end is to be found again.
+        self.ended = None
         for replica in range(self.replicas):
             self.later(self.hear, self.epoch, replica)
         for member in self.members.values():
@@ -144,8 +161,10 @@ class World:
         if epoch != self.epoch or not member.alive or member.waiting is not what:
             return
         self.pending[member.replica] = member, what
-        tell = self.machine.voted if isinstance(what, Decision) else self.machine.asked
-        self.apply(tell(member.replica, member.life, 0, what))
+        if isinstance(what, Decision):
+            self.apply(self.machine.voted(member.replica, member.life, 0, what, member.idles))
+        else:
+            self.apply(self.machine.asked(member.replica, member.life, 0, what))
 
     def apply(self, outputs):
         for output in outputs:
@@ -167,13 +186,13 @@ class World:
                     del self.pending[replica]
                     self.answer(member, member.decided, Decision(what.quorum_id, what.step, verdict))
 
-    def answer(self, member, how, what):
+    def answer(self, member, how, *what):
         """An answer on its way is lost with the coordinator, and with the member."""
         epoch = self.epoch
 
         def arrive():
             if epoch == self.epoch and member.alive:
-                how(what)
+                how(*what)
 
         self.later(arrive)
 
@@ -183,12 +202,19 @@ class World:
         assert self.quorums.setdefault(quorum.id, made) == made, "an id was used twice"
         assert len(quorum.members) >= self.min_replicas
         # Of a member whose death was not told yet there is nothing to answer.
-        asks = {replica: self.pending[replica][1] for replica in quorum.members if replica in self.pending}
-        if any(ask.has_state for ask in asks.values()):
-            assert all(ask.has_state or replica in quorum.healing for replica, ask in asks.items())
-        for replica in asks:
-            member, _ = self.pending.pop(replica)
-            self.answer(member, member.formed, quorum)
+        waiting = {replica: self.pending.pop(replica) for replica in quorum.members if replica in self.pending}
+        # Who has voted asks with the state that the step before has left.
+        has_state = {one: isinstance(what, Decision) or what.has_state for one, (_, what) in waiting.items()}
+        if any(has_state.values()):
+            assert all(has or replica in quorum.healing for replica, has in has_state.items())
+        for member, what in waiting.values():
+            if isinstance(what, Decision):
+                assert self.machine.decision(what.quorum_id, what.step), "asked with a vote that is not decided"
+                assert member.idles is not None, "a quorum with one that has not asked"
+                self.followed += 1
+                self.answer(member, member.decided, what, quorum)
+            else:
+                self.answer(member, member.formed, quorum)
 
     def note(self, member, decision, vote):
         # What only those knew that are dead by now may be decided otherwise: it is lost with them.

@@ -125,6 +125,61 @@ def test_one_no_is_enough_is_final_and_makes_a_new_group():
     assert ask_all(quorums, [0, 1], 0)[-1].quorum.id == quorum.id + 1
 
 
+def vote_and_ask(quorums, quorum, idles):
+    outputs = []
+    for replica, idle in enumerate(idles):
+        vote = Decision(quorum.id, quorum.step, is_yes=True)
+        outputs += quorums.voted(replica, 0, 0, vote, idle)
+    return outputs
+
+
+def test_the_next_quorum_follows_from_the_votes_when_all_have_asked_with_them():
+    quorums = machine(2)
+    quorums.asked(0, 0, 0, ask(digest="same", base=7, local=1))
+    first = quorums.asked(1, 0, 0, ask(digest="same", base=7, local=1))[-1].quorum
+    decided, formed = vote_and_ask(quorums, first, [False, False])
+    assert decided == Decided(Decision(first.id, 0, is_yes=True))
+    assert formed == Formed(first.following, is_new=False)
+    assert (first.following.step, first.following.base, first.following.steps) == (1, 8, 1)
+    assert vote_and_ask(quorums, first.following, [True, False])[-1].quorum.idle == (0,)
+
+
+def test_who_has_not_asked_with_its_vote_is_waited_for_and_the_others_ask_again():
+    quorums = machine(2)
+    first = ask_all(quorums, [0, 1], 0)[-1].quorum
+    assert len(vote_and_ask(quorums, first, [False, None])) == 1
+    assert quorums.asked(1, 0, 0, ask(1)) == []
+    assert quorums.asked(0, 0, 0, ask(1))[-1].quorum.step == 1
+
+
+def test_a_newcomer_that_waits_is_in_the_quorum_that_follows_from_the_votes():
+    quorums = machine(3)
+    first = committed(quorums, [0, 1, 2])
+    quorums.died(2)
+    second = ask_all(quorums, [0, 1], 1)[-1].quorum
+    quorums.asked(2, 1, 0, ask())
+    *_, formed = vote_and_ask(quorums, second, [False, False])
+    assert (formed.quorum.members, formed.quorum.healing, formed.is_new) == ((0, 1, 2), (2,), True)
+    assert formed.quorum.id > second.id > first.id
+
+
+def test_who_dies_between_its_vote_and_the_decision_is_not_in_the_quorum_that_follows():
+    quorums = machine(2)
+    first = ask_all(quorums, [0, 1], 0)[-1].quorum
+    quorums.voted(1, 0, 0, Decision(first.id, 0, is_yes=True), False)
+    assert quorums.died(1) == []
+    decided, condemned, formed = quorums.voted(0, 0, 0, Decision(first.id, 0, is_yes=True), False)
+    assert decided.decision.is_yes
+    assert condemned.quorum_id == first.id
+    assert (formed.quorum.members, formed.is_new) == ((0,), True)
+
+
+def test_the_end_follows_from_the_votes_when_nobody_has_a_next_step():
+    quorums = machine(2)
+    first = ask_all(quorums, [0, 1], 0)[-1].quorum
+    assert vote_and_ask(quorums, first, [True, True])[-1] == Ended(1)
+
+
 def test_stale_votes_change_nothing():
     quorums = machine(2)
     first = committed(quorums, [0, 1])
@@ -213,11 +268,13 @@ def test_all_end_together():
 
 @pytest.mark.parametrize("replicas", [1, 2, 3, 5, 8])
 def test_every_schedule_keeps_one_history(replicas):
+    followed = 0
     for seed in range(SEEDS):
         try:
-            check(seed, replicas)
+            followed += check(seed, replicas).followed
         except AssertionError as error:
             raise AssertionError(f"seed {seed} with {replicas} replicas") from error
+    assert followed, "no vote was answered with the next quorum"
 
 
 def check(seed, replicas):
@@ -230,3 +287,4 @@ def check(seed, replicas):
     assert [step for _, step in longest] == list(range(len(longest)))
     if world.ended is not None:
         assert len(longest) == world.steps
+    return world

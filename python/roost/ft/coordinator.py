@@ -9,7 +9,7 @@ import asyncio
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from roost.actor import Actor
 from roost.context import context
@@ -17,7 +17,7 @@ from roost.endpoint import endpoint
 from roost.errors import ActorDied
 from roost.ft.companion import ALL_BEFORE
 from roost.ft.ending import End
-from roost.ft.quorum import Condemned, Decision, Ended, Formed, Output, Quorum, Quorums, Stopped
+from roost.ft.quorum import Condemned, Decision, Ended, Formed, Output, Quorums, Stopped
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from roost.channel import Port
     from roost.ft.companion import Companion
     from roost.ft.ledger import Ledger
-    from roost.ft.quorum import Ask
+    from roost.ft.quorum import Ask, Quorum
     from roost.ft.stores import Stores
 
-__all__ = ["Coordinator", "Grant", "Member"]
+__all__ = ["Coordinator", "Grant", "Member", "Verdict"]
 
 _STORES_RETRY_S = 0.05
 
@@ -48,6 +48,29 @@ class Grant:
 
     quorum: Quorum
     store: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a step counts."""
+
+    is_yes: bool
+    next: Grant | End | None = None
+    """The quorum after it, where that was asked for with the votes and nobody has to be waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Vote:
+    """Who waits for a decision."""
+
+    vote: Decision
+    has_asked: bool
+    """Whether it has asked for the next step, too."""
+    port: Port[Verdict | Literal[True]]
+
+    def send(self, granted: Grant | End) -> None:
+        """Answer the vote and the ask that came with it."""
+        self.port.send(Verdict(is_yes=True, next=granted))
 
 
 @dataclass(slots=True)
@@ -83,7 +106,8 @@ class Coordinator(Actor):
         self._seats = [(replica, proc) for replica in range(replicas) for proc in range(procs)]
         self._followed: dict[tuple[int, int], _Followed] = {}
         self._asks: dict[Member, Port[Grant | End]] = {}
-        self._votes: dict[Member, tuple[Decision, Port[bool]]] = {}
+        self._votes: dict[Member, _Vote] = {}
+        self._quorum: Quorum | None = None
         self._store = ""
         self._end: End | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -111,11 +135,27 @@ class Coordinator(Actor):
         self._apply(self._machine.asked(member.replica, member.life, member.proc, ask))
 
     @endpoint(reply="port", concurrent=True)
-    async def vote(self, port: Port[bool], member: Member, vote: Decision) -> None:
-        """Say whether a step went well: answered with whether it counts, once all have said so."""
+    async def vote(
+        self,
+        port: Port[Verdict | Literal[True]],
+        seat: tuple[int, int, int],
+        vote: tuple[int, int, bool],
+        idles: bool | None,
+    ) -> None:
+        """Say whether a step went well, and ask for the next one perhaps: answered with whether it counts, once all have said so.
+
+        In a run without failures this is the one thing in each step that all wait for, so both ways are as short as can be.
+
+        Args:
+            port: True where it counts and the same quorum takes the next step.
+            seat: the fields of a `Member`.
+            vote: those of a `Decision`.
+            idles: as for `Quorums.voted`.
+        """
+        member, decision = Member(*seat), Decision(*vote)
         self._hear_of(member)
-        self._votes[member] = vote, port
-        self._apply(self._machine.voted(member.replica, member.life, member.proc, vote))
+        self._votes[member] = _Vote(decision, idles is not None, port)
+        self._apply(self._machine.voted(member.replica, member.life, member.proc, decision, idles))
 
     @endpoint(concurrent=True)
     async def lose(self, replica: int, reason: str) -> None:
@@ -173,32 +213,48 @@ class Coordinator(Actor):
                 self._end_with(End(output.step))
             elif isinstance(output, Stopped):
                 self._end_with(End(error=output.reason))
-        for member, (vote, port) in list(self._votes.items()):
-            decision = self._machine.decision(vote.quorum_id, vote.step)
+        for member, waiting in list(self._votes.items()):
+            decision = self._decision(waiting)
             if decision is not None:
                 del self._votes[member]
-                port.send(decision)
+                waiting.port.send(Verdict(decision, self._end))
+
+    def _decision(self, waiting: _Vote) -> bool | None:
+        return self._machine.decision(waiting.vote.quorum_id, waiting.vote.step)
 
     def _grant(self, formed: Formed) -> None:
+        before, self._quorum = self._quorum, formed.quorum
         ports = self._ports_of(formed.quorum)
-        if formed.is_new:
+        if self._end is not None:
+            _send(ports, self._end)
+        elif formed.is_new:
             self._do(self._open_store(formed.quorum, ports))
         else:
+            grant = Grant(formed.quorum, self._store)
+            is_same = before is not None and before.following == formed.quorum
             for port in ports:
-                port.send(Grant(formed.quorum, self._store))
+                if is_same and isinstance(port, _Vote):
+                    port.port.send(True)
+                else:
+                    port.send(grant)
 
-    def _ports_of(self, quorum: Quorum) -> list[Port[Grant | End]]:
-        members = [one for one in self._asks if one.replica in quorum.members]
-        return [self._asks.pop(one) for one in members]
+    def _ports_of(self, quorum: Quorum) -> list[Port[Grant | End] | _Vote]:
+        """Where members wait for a quorum: having asked, or having voted and asked at once."""
+        asked = [one for one in self._asks if one.replica in quorum.members]
+        voted = [
+            one
+            for one, waiting in self._votes.items()
+            if one.replica in quorum.members and waiting.has_asked and self._decision(waiting)
+        ]
+        return [*(self._asks.pop(one) for one in asked), *(self._votes.pop(one) for one in voted)]
 
-    async def _open_store(self, quorum: Quorum, ports: list[Port[Grant | End]]) -> None:
+    async def _open_store(self, quorum: Quorum, ports: list[Port[Grant | End] | _Vote]) -> None:
         if len(quorum.members) == 1:
             store = ""
         else:
             store = await self._retried(lambda: self._stores.open.call_one(str(quorum.id)))
         self._store = store
-        for port in ports:
-            port.send(Grant(quorum, store))
+        _send(ports, Grant(quorum, store))
 
     async def _stores_end(self, quorum_id: int) -> None:
         with suppress(ActorDied):
@@ -239,3 +295,8 @@ class Coordinator(Actor):
 
 def _seat(member: Member) -> tuple[int, int]:
     return member.replica, member.proc
+
+
+def _send(ports: list[Port[Grant | End] | _Vote], granted: Grant | End) -> None:
+    for port in ports:
+        port.send(granted)

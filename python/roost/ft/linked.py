@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from roost.errors import ActorDied, StoppedError
 from roost.ft.ledger import News
@@ -11,7 +11,7 @@ from roost.ft.ledger import News
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from roost.ft.coordinator import Coordinator, Grant, Member
+    from roost.ft.coordinator import Coordinator, Grant, Member, Verdict
     from roost.ft.ending import End
     from roost.ft.ledger import Ledger
     from roost.ft.quorum import Ask, Decision
@@ -47,10 +47,12 @@ class CoordinatorLink:
         granted: Grant | End = self._insist(lambda: self._coordinator.ask.call_one(self._member, ask))
         return granted
 
-    def vote(self, vote: Decision) -> bool:
+    def vote(self, vote: Decision, *, idles: bool | None) -> Verdict | Literal[True]:
         """Wait for the decision; a new coordinator is sent the same vote again."""
-        is_yes: bool = self._insist(lambda: self._coordinator.vote.call_one(self._member, vote))
-        return is_yes
+        seat = self._member.replica, self._member.proc, self._member.life
+        says = vote.quorum_id, vote.step, vote.is_yes
+        verdict: Verdict | Literal[True] = self._insist(lambda: self._coordinator.vote.call_one(seat, says, idles))
+        return verdict
 
     def know(self, *, has_state: bool, last: Decision | None) -> None:
         """Remember for a new coordinator."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from roost import libraries
+from roost.ft.gradients import Gradients
 from roost.ft.sync import DiLoCo, EveryStep, LocalSGD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from roost.ft.manager import Manager
     from roost.ft.sync import Sync
@@ -54,21 +55,21 @@ class SyncLoop(Protocol):
 def loop_for(sync: Sync, manager: Manager, model: Any, optimizer: Any) -> SyncLoop:
     """The loop of a kind of sync."""
     if isinstance(sync, EveryStep):
-        return _EveryStepLoop(manager, optimizer, sync.bucket_bytes)
+        return _EveryStepLoop(manager, optimizer, sync)
     if isinstance(sync, LocalSGD):
         return _LocalSGDLoop(manager, model, optimizer, sync.every)
     return _DiLoCoLoop(manager, model, optimizer, sync)
 
 
 class _EveryStepLoop:
-    """Averages gradients inside `optimizer.step()`, which is as it was when the step does not count: not done."""
+    """Averages gradients as `backward()` makes them, and votes inside `optimizer.step()`, which a "no" leaves undone."""
 
     keeps_on_no = False
 
-    def __init__(self, manager: Manager, optimizer: Any, bucket_bytes: int) -> None:
+    def __init__(self, manager: Manager, optimizer: Any, sync: EveryStep) -> None:
         self._manager = manager
         self._optimizer = optimizer
-        self._bucket_bytes = bucket_bytes
+        self._gradients = Gradients(optimizer, manager.allreduce, sync.bucket_bytes, sync.backwards)
         self._plain_step = optimizer.step
         self._has_voted = False
         optimizer.step = self._synced_step
@@ -87,10 +88,10 @@ class _EveryStepLoop:
     def step(self, inner: Callable[[], None]) -> None:
         """Join a quorum, compute, and go on together or not at all."""
         self._has_voted = False
-        self._manager.start_quorum()
+        self._begin()
         inner()
         if not self._has_voted:
-            raise RuntimeError("step() has not called self.optimizer.step(), where EveryStep averages and counts")
+            raise RuntimeError("step() has not called self.optimizer.step(), where EveryStep counts")
         self._has_voted = False
 
     def drain(self) -> None:
@@ -98,13 +99,20 @@ class _EveryStepLoop:
 
     def idle(self) -> None:
         """Add nothing, and go where the others go."""
-        self._manager.start_quorum()
+        self._begin()
         self._optimizer.zero_grad()
         self._vote()
 
     def outer_state(self) -> dict[str, dict[str, Any]]:
         """There is none."""
         return {"parameters": {}, "momentum": {}}
+
+    def _begin(self) -> None:
+        manager = self._manager
+        manager.start_quorum()
+        quorum = manager.quorum
+        if quorum is not None and (len(quorum.members) > 1 or manager.is_idle):
+            self._gradients.begin()
 
     def _synced_step(self, closure: None = None) -> None:
         if closure is not None:
@@ -115,47 +123,9 @@ class _EveryStepLoop:
         self._vote()
 
     def _vote(self) -> None:
-        quorum = self._manager.quorum
-        if quorum is not None and (len(quorum.members) > 1 or self._manager.is_idle):
-            for bucket in self._buckets():
-                self._average(bucket)
+        self._gradients.finish()
         if self._manager.should_commit():
             self._plain_step()
-
-    def _average(self, bucket: list[Any]) -> None:
-        torch = libraries.torch()
-        with torch.no_grad():
-            flat = torch.cat([
-                (torch.zeros_like(one) if one.grad is None else one.grad).reshape(-1) for one in bucket
-            ])  # fmt: skip
-            self._manager.allreduce(flat).wait()
-            begin = 0
-            for one in bucket:
-                part = flat[begin : begin + one.numel()].view_as(one)
-                begin += one.numel()
-                if one.grad is None:
-                    one.grad = part.clone()
-                else:
-                    one.grad.copy_(part)
-
-    def _buckets(self) -> Iterator[list[Any]]:
-        """The parameters in the same order everywhere, those of one kind together."""
-        kinds: dict[tuple[Any, Any], list[Any]] = {}
-        for group in self._optimizer.param_groups:
-            for one in group["params"]:
-                if one.requires_grad:
-                    kinds.setdefault((one.dtype, one.device), []).append(one)
-        for parameters in kinds.values():
-            bucket: list[Any] = []
-            size = 0
-            for one in parameters:
-                nbytes = one.numel() * one.element_size()
-                if bucket and size + nbytes > self._bucket_bytes:
-                    yield bucket
-                    bucket, size = [], 0
-                bucket.append(one)
-                size += nbytes
-            yield bucket
 
 
 class _LocalSGDLoop:

@@ -6,9 +6,10 @@ It belongs to the training thread. Membership and commits come from the coordina
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from roost.errors import CollectiveError
+from roost.ft.coordinator import Grant, Verdict
 from roost.ft.ending import End, TrainingOver
 from roost.ft.quorum import Ask, Decision
 from roost.ft.works import averaging, finished
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
 
-    from roost.ft.coordinator import Grant
     from roost.ft.group import Group, Pending
     from roost.ft.quorum import Quorum
     from roost.ft.timeouts import Timeouts
@@ -36,8 +36,8 @@ class Link(Protocol):
         """Wait for the next quorum."""
         ...
 
-    def vote(self, vote: Decision) -> bool:
-        """Wait for the decision."""
+    def vote(self, vote: Decision, *, idles: bool | None) -> Verdict | Literal[True]:
+        """Wait for the decision, and ask for the next step perhaps; True: it counts, and the same quorum takes that, too."""
         ...
 
     def know(self, *, has_state: bool, last: Decision | None) -> None:
@@ -99,6 +99,8 @@ class Manager:
         # Of this quorum and step, until its vote.
         self._error: Exception | None = None
         self._open: list[Any] = []
+        # The quorum that was asked for with the last vote.
+        self._granted: Grant | End | None = None
         self.decided: Callable[[bool], None] = lambda _: None
         """Told of each decision, before whoever asked for it goes on."""
         self.joined: Callable[[Quorum], None] = lambda _: None
@@ -107,6 +109,9 @@ class Manager:
         """Says how many inner steps count by now, and how many are brought to the next sync."""
         self.is_idle = False
         """Whether this member has nothing to add from now on."""
+        self.idles_next: Callable[[], bool | None] = lambda: None
+        """Says whether this member has nothing to add to the step right after the one that it votes on, so that its quorum is asked
+        for with the vote; None where that is not known yet, or no step follows at once."""
 
     # ---- what torchft's classes call
 
@@ -138,9 +143,13 @@ class Manager:
         """
         link = self._link
         self.prepare()
-        link.mark("waiting for the others", None)
-        is_broken = self._group.aborted is not None
-        grant = link.ask(Ask(self._step, self._has_state, self._digest or "", is_broken, self.is_idle, *self.brings()))
+        grant, self._granted = self._granted, None
+        if grant is None:
+            link.mark("waiting for the others", None)
+            is_broken = self._group.aborted is not None
+            grant = link.ask(
+                Ask(self._step, self._has_state, self._digest or "", is_broken, self.is_idle, *self.brings())
+            )
         if isinstance(grant, End):
             raise TrainingOver(grant)
         quorum = grant.quorum
@@ -203,7 +212,10 @@ class Manager:
         self._open = []
         vote = Decision(quorum.id, quorum.step, self._error is None)
         link.mark("waiting for the decision", None)
-        is_yes = link.vote(vote)
+        verdict = link.vote(vote, idles=self.idles_next() if vote.is_yes else None)
+        if verdict is True:
+            verdict = Verdict(is_yes=True, next=Grant(quorum.following, ""))
+        is_yes, self._granted = verdict.is_yes, verdict.next
         if is_yes:
             self._step = quorum.step + 1
             self._batches += len(self._participants())
@@ -315,6 +327,7 @@ class Manager:
         else:
             if scale > 1:
                 tensor.div_(scale)
+        self._link.mark("training", self._timeouts.step_s)
 
     def _try(self, what: Callable[[Any], None], value: Any) -> None:
         try:

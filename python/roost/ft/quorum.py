@@ -7,7 +7,7 @@ It is told who asked, who voted and who died, all by supervision and never by a 
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 __all__ = [
     "Ask",
@@ -88,6 +88,11 @@ class Quorum:
     steps: int = 0
     """How many more do after it, as all members say: the most that one of them brings."""
 
+    @property
+    def following(self) -> Quorum:
+        """The next step of the same members, once this one counts."""
+        return replace(self, step=self.step + 1, base=self.base + self.steps, healing=(), sources=())
+
     def rank(self, replica: int) -> int:
         """The place of a replica in the group."""
         return self.members.index(replica)
@@ -153,7 +158,8 @@ class _Round:
     """The last quorum, and how its members voted."""
 
     quorum: Quorum
-    yes: set[tuple[int, int]] = field(default_factory=set[tuple[int, int]])
+    # Whether each has nothing to add to the next step, if it said so.
+    yes: dict[tuple[int, int], bool | None] = field(default_factory=dict[tuple[int, int], "bool | None"])
     is_decided: bool = False
     is_condemned: bool = False
 
@@ -237,8 +243,12 @@ class Quorums:
         self._gone.discard(replica)
         return outputs + self._form()
 
-    def voted(self, replica: int, life: int, proc: int, vote: Decision) -> list[Output]:
-        """A proc says whether its part of a step went well; `decision` has the answer once there is one."""
+    def voted(self, replica: int, life: int, proc: int, vote: Decision, idles: bool | None = None) -> list[Output]:
+        """A proc says whether its part of a step went well; `decision` has the answer once there is one.
+
+        With `idles` it asks for the next step, too, should this one count: with nothing to add, or with one inner step. When the
+        quorum cannot be formed at once with what was asked so, all ask for themselves.
+        """
         now = self._round
         if now is None or now.is_decided or (now.quorum.id, now.quorum.step) != (vote.quorum_id, vote.step):
             return []
@@ -246,10 +256,10 @@ class Quorums:
             return []
         if not vote.is_yes:
             return self._decide(now, is_yes=False, reason=f"replica {replica} reports an error")
-        now.yes.add((replica, proc))
-        if len(now.yes) == len(now.quorum.members) * self._procs:
-            return self._decide(now, is_yes=True)
-        return []
+        now.yes[replica, proc] = idles
+        if len(now.yes) < len(now.quorum.members) * self._procs:
+            return []
+        return [*self._decide(now, is_yes=True), *self._form_after(now)]
 
     def died(self, replica: int, reason: str = "died") -> list[Output]:
         """A proc of a replica ended, and so the replica."""
@@ -322,6 +332,19 @@ class Quorums:
         self._decisions[decision.quorum_id, decision.step] = decision.is_yes
         while len(self._decisions) > _DECISIONS_KEPT:
             self._decisions.popitem(last=False)
+
+    def _form_after(self, now: _Round) -> list[Output]:
+        """Form the quorum after one that counted, from what was asked for with its votes."""
+        step, base = now.quorum.step + 1, now.quorum.base + now.quorum.steps
+        asked = {seat: idles for seat, idles in now.yes.items() if idles is not None and seat[0] in self._live}
+        for (replica, proc), idles in asked.items():
+            ask = Ask(step, has_state=True, is_idle=idles, base=base, local=int(not idles))
+            self._live[replica].asks[proc] = ask
+        formed = self._form()
+        if not formed:
+            for replica, proc in asked:
+                del self._live[replica].asks[proc]
+        return formed
 
     def _form(self) -> list[Output]:
         """Form the next quorum when all that it has to wait for have asked."""

@@ -15,13 +15,19 @@ __all__ = ["DiLoCo", "EveryStep", "LocalSGD", "Sync"]
 
 @dataclass(frozen=True, slots=True)
 class EveryStep:
-    """Gradients are averaged at each step, as data-parallel training does. A step that fails is lost, and no more."""
+    """Gradients are averaged at each step, as data-parallel training does. A step that fails is lost, and no more.
+
+    They travel while `backward()` goes on, and are averages when it returns; they are to be changed (clipped, say) after it alone.
+    """
 
     bucket_bytes: int = 25 << 20
     """How much is averaged at once."""
+    backwards: int = 1
+    """How many times a step calls `backward()`, to add up the gradients of several batches: they travel with the last of them."""
 
     def __post_init__(self) -> None:
         check_integer("EveryStep", "bucket_bytes", self.bucket_bytes, least=1)
+        check_integer("EveryStep", "backwards", self.backwards, least=1)
 
 
 @dataclass(frozen=True, slots=True)

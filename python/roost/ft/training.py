@@ -85,6 +85,8 @@ class Training:
         )
         self._manager.decided, self._manager.joined = self._decided, self._joined
         self._manager.brings = lambda: (self._base, self.loop.brings())
+        if isinstance(plan.sync, EveryStep):
+            self._manager.idles_next = self._idles_next
         trainer.model, trainer.optimizer = trainer.build()
         check_integer(type(trainer).__name__, "first_step", trainer.first_step, least=0)
         self._manager.register_state_dict_fn("trainer", trainer.load_state_dict, trainer.state_dict)
@@ -148,6 +150,19 @@ class Training:
         # One ahead, so that a step does not wait for it.
         self._next_item = plan.ledger.take.call_one(self._member)
         return item is not None, item
+
+    def _idles_next(self) -> bool | None:
+        """Whether there is no step after this one; None when that is not known yet."""
+        plan, quorum = self._plan, self._manager.quorum
+        assert quorum is not None
+        if self._manager.is_idle:
+            return True
+        if plan.steps is not None and quorum.base + quorum.steps >= plan.steps:
+            return True
+        if not plan.has_data:
+            return False
+        asked = self._next_item
+        return asked.result() is None if asked is not None and asked.done() else None
 
     def _inner_step(self, item: Item[Any] | None) -> None:
         timeouts = self._plan.timeouts
