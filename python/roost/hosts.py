@@ -10,7 +10,8 @@ from roost.failure import Failure
 from roost.point import Point
 
 if TYPE_CHECKING:
-    from roost.joining import Attaching, Candidate
+    from roost.candidates import Candidate
+    from roost.joining import Attaching
     from roost.owned_hosts import OwnedHosts
     from roost.runtime import Runtime
 

@@ -5,72 +5,54 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from roost.addresses import Address, is_loopback, read_addresses, resolve
+from roost.addresses import is_loopback, read_addresses, resolve
+from roost.candidates import RETRY_S, Candidate
 from roost.errors import AuthenticationError, HostLostError, ProtocolError, VersionMismatchError
 from roost.failure import Failure
+from roost.rendezvous import Rendezvous
 
 if TYPE_CHECKING:
+    from roost.addresses import Address
+    from roost.candidates import Source
     from roost.owned_hosts import OwnedHosts
+    from roost.rendezvous import Caller
     from roost.runtime import Runtime
 
-__all__ = ["Attaching", "Candidate"]
+__all__ = ["Attaching"]
 
-# Pauses between two attempts, while hosts are waited for: the first and the longest.
-_RETRY_S = (0.1, 1.0)
 # What another attempt may mend.
 _MENDABLE = ("unreachable", "busy")
 _NO_KEY = "beyond this machine a key is needed that both have: `python -m roost key FILE`, then key_file=FILE here and --key-file there"
-
-
-class Candidate:
-    """A host that may become one of the mesh's."""
-
-    __slots__ = ("address", "dialled", "host", "is_hopeless", "number", "pause_s", "why")
-
-    def __init__(self, address: Address) -> None:
-        self.address = address
-        # What its name stands for.
-        self.dialled: list[str] = []
-        # The attempt that goes on, or that was answered; None between two.
-        self.number: int | None = None
-        # The id and name, once it has joined.
-        self.host: tuple[int, str] | None = None
-        # What came of the last attempt.
-        self.why = "no answer yet"
-        self.pause_s = _RETRY_S[0]
-        # Whether no other attempt would do better.
-        self.is_hopeless = False
-
-    def __str__(self) -> str:
-        """As typed and, where that differs, as resolved."""
-        shown = ", ".join(one for one in self.dialled if one != self.address.text)
-        return f"{self.address.text} ({shown})" if shown else self.address.text
 
 
 class Attaching:
     """One call of `attach` at work."""
 
     def __init__(
-        self, runtime: Runtime, record: OwnedHosts, addresses: list[Address], path: str | None, timeout_s: float,
-        wait_for: int | None, config: dict[str, Any],
-    ) -> None:  # fmt: skip
+        self, runtime: Runtime, record: OwnedHosts, source: Source, timeout_s: float, config: dict[str, Any]
+    ) -> None:
         self._runtime = runtime
         self._record = record
-        self._path = path
+        self._source = source
+        self._path = source.path
         self._timeout_s = timeout_s
         # Whether missing hosts are waited for.
-        self._waits = wait_for is not None
+        self._waits = source.wait_for is not None
         self._config = config
-        self._candidates = [Candidate(address) for address in addresses]
+        self._candidates = [Candidate(address) for address in source.addresses]
+        self._rendezvous: Rendezvous | None = None
         self._over = False
 
     def begin(self) -> None:
         """Ask for all hosts; on the loop."""
         for candidate in self._candidates:
             self._runtime.keep(self._dial(candidate))
+        if self._source.listener is not None:
+            self._rendezvous = Rendezvous(self._config["key"], self._called)
+            self._runtime.keep(self._rendezvous.serve(self._source.listener))
         self._runtime.loop.call_later(self._timeout_s, self._time_out)
         if self._waits and self._path is not None:
-            self._runtime.loop.call_later(_RETRY_S[0], self._read_again)
+            self._runtime.loop.call_later(RETRY_S[0], self._read_again)
 
     def dialled(self) -> list[str]:
         """What was dialled for those that have joined."""
@@ -125,7 +107,7 @@ class Attaching:
 
     def _joined(self, candidate: Candidate, number: int, details: dict[str, Any]) -> None:
         was_refused = not self._waits and self._candidates.index(candidate) in self._record.refused
-        if self._over or was_refused:
+        if self._over or was_refused or candidate not in self._candidates:
             self._runtime.control.detach(number)
             return
         candidate.host = details["host"], details["name"]
@@ -139,9 +121,39 @@ class Attaching:
         if len(there) == len(self._record.whole):
             self._complete(there)
 
+    def _called(self, caller: Caller) -> str | None:
+        """An agent says where it is; why it is not wanted."""
+        names = self._source.names
+        if names and caller.name not in names:
+            return f"it waits for {', '.join(names)}, and this is {caller.name}"
+        for one in self._candidates:
+            if one.address.text == caller.address.text:
+                # It has called before.
+                return None
+            if names and one.name == caller.name:
+                if one.host is not None:
+                    return f"a host of that name is there already, at {one.address.text}"
+                self._forget(one)
+                break
+        self._candidates.append(Candidate(caller.address, caller.name))
+        self._runtime.keep(self._dial(self._candidates[-1]))
+        return None
+
+    def _forget(self, candidate: Candidate) -> None:
+        self._candidates.remove(candidate)
+        self._let_go(candidate)
+
+    def _end(self) -> None:
+        """No host is looked for any more."""
+        self._over = True
+        if self._rendezvous is not None:
+            self._rendezvous.close()
+
     def _complete(self, there: list[Candidate]) -> None:
         """All hosts that are wanted are there; whoever else is still asked is not."""
-        self._over = True
+        self._end()
+        if self._source.names:
+            there.sort(key=lambda one: self._source.names.index(one.name or ""))
         if self._waits:
             for rank, one in enumerate(there):
                 assert one.host is not None
@@ -162,7 +174,7 @@ class Attaching:
     def _refused(self, candidate: Candidate, kind: str, reason: str) -> None:
         if self._over:
             return
-        if kind == "doubled":
+        if kind == "doubled" and self._rendezvous is None:
             self._fail_all(ValueError(f"{candidate}: {reason}; name each host once"))
             return
         candidate.why = reason
@@ -172,22 +184,22 @@ class Attaching:
             self._fail(self._candidates.index(candidate), candidate, error, reason)
         elif kind in _MENDABLE:
             loop.call_later(candidate.pause_s, self._retry, candidate)
-            candidate.pause_s = min(2 * candidate.pause_s, _RETRY_S[1])
+            candidate.pause_s = min(2 * candidate.pause_s, RETRY_S[1])
         else:
             candidate.is_hopeless = True
             hopeful = sum(1 for one in self._candidates if not one.is_hopeless)
-            if self._path is None and hopeful < len(self._record.whole):
+            if not self._source.grows and hopeful < len(self._record.whole):
                 self._fail_all(_error(kind, self._missing("are there")))
 
     def _retry(self, candidate: Candidate) -> None:
-        if not self._over and not self._runtime.closed:
+        if not self._over and not self._runtime.closed and candidate in self._candidates:
             self._runtime.keep(self._dial(candidate))
 
     def _read_again(self) -> None:
         """Somebody may have added an address to the file."""
         if self._over or self._runtime.closed:
             return
-        self._runtime.loop.call_later(_RETRY_S[1], self._read_again)
+        self._runtime.loop.call_later(RETRY_S[1], self._read_again)
         assert self._path is not None
         # Somebody may be writing it this moment.
         with suppress(OSError, ValueError):
@@ -214,20 +226,29 @@ class Attaching:
 
     def _missing(self, how: str) -> str:
         there = sum(1 for one in self._candidates if one.host is not None)
-        missing = "; ".join(f"{one}: {one.why}" for one in self._candidates if one.host is None)
+        missing = [f"{one}: {one.why}" for one in self._candidates if one.host is None]
         more = len(self._record.whole) - len(self._candidates)
-        unknown = f"; {more} more that {self._path} does not name" if more > 0 else ""
+        if self._path is not None and more > 0:
+            missing.append(f"{more} more that {self._path} does not name")
+        elif self._source.names:
+            called = {one.name for one in self._candidates}
+            missing += [f"{name}: it has not called" for name in self._source.names if name not in called]
+        elif self._source.listener is not None and more > 0:
+            missing.append(f"{more} more that have not called")
         count = "no host" if there == 0 else "one host" if there == 1 else f"{there} hosts"
-        return f"{count} of {len(self._record.whole)} {how}; missing: {missing}{unknown}"
+        return f"{count} of {len(self._record.whole)} {how}; missing: {'; '.join(missing)}"
 
     def _doubled(self, first: Candidate, second: Candidate) -> None:
-        if not self._over:
+        if self._rendezvous is not None:
+            # It has called by two of its addresses.
+            self._forget(second)
+        elif not self._over:
             text = f"{first.address.text!r} and {second.address.text!r} are one and the same host: name each host once"
             self._fail_all(ValueError(text))
 
     def _fail_all(self, error: Exception) -> None:
         """There will be no mesh."""
-        self._over = True
+        self._end()
         self._let_go_but([])
         failure = self._failure("", 0, str(error))
         for rank in range(len(self._record.whole)):
@@ -244,7 +265,7 @@ class Attaching:
     def give_up(self, reason: str) -> None:
         """The hosts are not wanted any more; those that have joined are let go by the mesh."""
         if not self._over:
-            self._over = True
+            self._end()
             self._record.will_not_be(reason)
             kept = [one for one in self._candidates if one.number in self._record.numbers.values()]
             self._let_go_but(kept)

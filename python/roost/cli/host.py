@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from roost.addresses import Address, is_loopback, joined, parse
 from roost.cli.announcing import announced
+from roost.cli.calling import Calls
 from roost.keys import checked_key, read_key
 from roost.tls import Tls
 
@@ -36,6 +37,8 @@ Two machines:
   roost.attach(["hostA:7000", "hostB:7000"], key_file="cluster.key")      # in the driver
 """
 _STDIN = 0
+# All of this machine's addresses; compared with, not bound to.
+_ANY = ("0.0.0.0", "[::]")  # noqa: S104
 # How long it may take to call oneself at the advertised address.
 _CALL_S = 3.0
 # How long the procs of its job have to end when it does.
@@ -67,6 +70,11 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--advertise", metavar="NAME[:PORT]", help="how other hosts find this one, where that is not what it listens on"
     )
+    parser.add_argument(
+        "--join", metavar="ADDR",
+        help="call a driver there, HOST:PORT, whenever none has this host, and tell it where this host listens: for drivers that wait "
+        "for hosts with attach(listen=...), and know none of their addresses; wants --key-file",
+    )  # fmt: skip
     parser.add_argument("--key-file", metavar="FILE", help="the key that drivers must have: see `python -m roost key`")
     parser.add_argument(
         "--key-stdin", action="store_true",
@@ -114,12 +122,14 @@ class _Agent:
         self._ended = asyncio.Event()
         self._listening: asyncio.Future[str]
         self._control: Control
+        self._calls: Calls | None = None
 
     async def live(self) -> int:
         """Listen, until something ends it."""
         loop = asyncio.get_running_loop()
         self._listening = loop.create_future()
         config = _config(self._options)
+        self._calls = _calls(self._options, config)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._end, signal.Signals(number).name)
         parent = self._watch_parent(loop)
@@ -131,7 +141,7 @@ class _Agent:
             shown = await _advertised(self._options.advertise, config["advertised"], address)
             print(f"listening on {address} advertised as {shown}", flush=True)  # noqa: T201 - what its starter waits for
             with announced(self._options.announce, shown, config["name"]):
-                await self._ended.wait()
+                await self._until_ended(address if self._options.advertise is None else shown)
         except ValueError as error:
             raise _Refusal(_USAGE, str(error)) from None
         finally:
@@ -142,6 +152,17 @@ class _Agent:
                 loop.remove_reader(parent)
                 os.close(parent)
         return 0
+
+    async def _until_ended(self, found_at: str) -> None:
+        if self._calls is None:
+            await self._ended.wait()
+            return
+        host, _, port = found_at.rpartition(":")
+        calling = asyncio.ensure_future(self._calls.go_on(f":{port}" if host in _ANY else found_at))
+        try:
+            await self._ended.wait()
+        finally:
+            calling.cancel()
 
     def _end(self, why: str) -> None:
         if self._ended.is_set():
@@ -181,14 +202,20 @@ class _Agent:
         asyncio.get_running_loop().remove_reader(_STDIN)
         self._end("the connection by which it was started has ended")
 
+    def _has_driver(self, has: bool) -> None:
+        if self._calls is not None:
+            self._calls.has_driver(has)
+
     def _hear(self) -> None:
         for what, *details in self._control.drain():
             if what == "listening":
                 self._listening.set_result(details[0])
             elif what == "client":
                 _logger.info("job %s attached this host from %s", *details)
+                self._has_driver(True)
             elif what == "client_ended":
                 _logger.info("job %s has gone: %s", *details)
+                self._has_driver(False)
             elif what == "warning":
                 _logger.warning("%s", details[0])
             elif what == "done" and not self._ended.is_set():
@@ -242,6 +269,24 @@ def _config(options: argparse.Namespace) -> dict[str, Any]:
         "plaintext": options.insecure_plaintext, "one_job": options.one_job,
         "name": os.path.expandvars(options.name or os.uname().nodename),
     }  # fmt: skip
+
+
+def _calls(options: argparse.Namespace, config: dict[str, Any]) -> Calls | None:
+    """What `--join` asks for."""
+    if options.join is None:
+        return None
+    try:
+        driver = parse(options.join)
+    except ValueError as error:
+        raise _Refusal(_USAGE, f"--join: {error}") from None
+    if driver.path or config["listen"].startswith("unix:"):
+        raise _Refusal(_USAGE, f"--join {options.join}: who joins calls and listens by TCP, not at a Unix socket")
+    if "key" not in config:
+        raise _Refusal(
+            _USAGE,
+            f"--join {options.join} wants --key-file: the driver and this host show each other that they have it",
+        )
+    return Calls(driver, config["key"], config["name"])
 
 
 def _proofs(options: argparse.Namespace) -> tuple[bytes | None, tuple[bytes, bytes, bytes] | None]:
@@ -317,8 +362,7 @@ async def _advertised(advertise: str | None, dialled: list[str], listening: str)
     if listening.startswith("unix:"):
         return listening
     if advertise is None:
-        is_any = host in ("0.0.0.0", "[::]")  # noqa: S104 - what it is compared with, not bound to
-        return f"{os.uname().nodename}:{port}" if is_any else listening
+        return f"{os.uname().nodename}:{port}" if host in _ANY else listening
     whole = advertise if _has_port(advertise) else f"{advertise}:{port}"
     for one in dialled:
         address = parse(one)
