@@ -12,6 +12,7 @@ from roost.ft.ledger import News
 from roost.ft.quorum import Quorum
 from roost.ft.staging import Shelf
 from roost.ft.state import StateTransfer
+from roost.rdma import Batch
 
 
 class Notes:
@@ -67,8 +68,9 @@ class Peer(Actor):
     @endpoint
     def stage(self, step, peers):
         self.kept = getattr(self, "kept", None) or self.transfer(peers)
+        state = self.state(step)
         began = time.monotonic()
-        self.kept.stage(Quorum(7, step, (0, 1, 2), (0, 0, 0), (1, 2), (0, 0)), self.state(step))
+        self.kept.stage(Quorum(7, step, (0, 1, 2), (0, 0, 0), (1, 2), (0, 0)), state)
         return time.monotonic() - began
 
     @endpoint(concurrent=True)
@@ -91,6 +93,21 @@ class Peer(Actor):
         same = all(torch.equal(found["user"]["big"][name], one) for name, one in wanted["user"]["big"].items())
         in_place = own and found["user"]["big"]["0"].data_ptr() == mine["user"]["big"]["0"].data_ptr()
         return took, peak.mib, same and found["manager"]["step"] == step, in_place
+
+    @endpoint
+    def alone(self, step, peers):
+        """Seconds that one-sided memory takes for the same bytes in one piece, into new memory and into that again."""
+        import torch
+
+        staged = peers.slice(replicas=0, procs=0).staged.call_one(7, step).result()
+        into = torch.empty(staged.manifest.nbytes, dtype=torch.uint8)
+        part = staged.buffer[: len(into)]
+        took = []
+        for _ in range(2):
+            began = time.monotonic()
+            Batch().read(part, into).submit(version=staged.version).result()
+            took.append(time.monotonic() - began)
+        return tuple(took)
 
     @endpoint(concurrent=True)
     async def die(self):

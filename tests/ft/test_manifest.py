@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from roost.ft.manifest import SMALL_BYTES, checksum_of, manifest_of, tensors_of  # noqa: E402
+from roost.ft.manifest import SMALL_BYTES, Checksum, manifest_of, tensors_of  # noqa: E402
 from roost.ft.staging import _targets, bytes_of  # noqa: E402
 
 
@@ -98,6 +98,20 @@ def test_another_shape_is_an_error_that_names_the_key():
 def test_what_does_not_pickle_is_an_error_that_says_where_it_hangs():
     with pytest.raises(TypeError, match=r"trainer\.hooks\.1 does not"):
         manifest_of({"trainer": {"weight": torch.ones(2), "hooks": [1, lambda: None]}})
+
+
+def checksum_of(parts, pieces=1 << 20):
+    checksum = Checksum()
+    for number, part in enumerate(parts):
+        for piece in part.split(pieces):
+            checksum.add(number, piece)
+    return checksum.text
+
+
+def test_a_checksum_is_that_of_the_whole_whatever_the_pieces_and_wherever_they_lie():
+    whole = torch.randint(256, (1003,), dtype=torch.uint8)
+    shifted = torch.empty(1004, dtype=torch.uint8)[1:].copy_(whole)
+    assert checksum_of([whole]) == checksum_of([whole], pieces=64) == checksum_of([shifted])
 
 
 def test_any_changed_or_misplaced_part_shows_in_the_checksum():

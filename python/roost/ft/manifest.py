@@ -8,11 +8,12 @@ from typing import Any
 
 from roost import libraries
 
-__all__ = ["Leaf", "Manifest", "checksum_of", "manifest_of", "tensors_of"]
+__all__ = ["Checksum", "Leaf", "Manifest", "manifest_of", "tensors_of"]
 
 SMALL_BYTES = 1024
 """Tensors of no more bytes, such as the step counts of optimizers, are packed and read at once."""
 _ALIGNMENT = 64
+_WORD = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +100,25 @@ def manifest_of(state: dict[str, Any]) -> tuple[Manifest, list[Any]]:
     return Manifest(leaves, small, nbytes, _pickled(tree, state)), tensors
 
 
-def checksum_of(parts: list[Any]) -> str:
+class Checksum:
     """Of tensors of bytes: any changed or misplaced word shows. As quick as memory, which a state of gigabytes wants."""
-    torch = libraries.torch()
-    whole = 0
-    for number, part in enumerate(parts, 1):
-        words = part.view(torch.int64) if part.numel() % 8 == 0 and part.data_ptr() % 8 == 0 else part
-        whole += number * int(words.sum(dtype=torch.int64).item())
-    return f"{whole % (1 << 64):016x}"
+
+    def __init__(self) -> None:
+        self._whole = 0
+
+    def add(self, number: int, piece: Any) -> None:
+        """Add a piece of tensor `number`, of whole words unless it is the tensor's last: pieces may come in any order."""
+        torch = libraries.torch()
+        words = piece.numel() // _WORD * _WORD
+        # What begins between two words is rare, and copied.
+        whole = piece[:words] if piece.data_ptr() % _WORD == 0 else piece[:words].clone()
+        found = int(whole.view(torch.int64).sum().item()) + int(piece[words:].sum(dtype=torch.int64).item())
+        self._whole += (number + 1) * found
+
+    @property
+    def text(self) -> str:
+        """The sum so far."""
+        return f"{self._whole % (1 << 64):016x}"
 
 
 def _walk(value: Any, path: str, found: dict[str, Any], place: Any = None) -> Any:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roost import libraries
-from roost.ft.manifest import Manifest, checksum_of, manifest_of, tensors_of
+from roost.ft.manifest import Checksum, Manifest, manifest_of, tensors_of
 from roost.rdma import Batch, Buffer, empty
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from roost.reply import Reply
 
 __all__ = ["Shelf", "Staged", "Staging", "bytes_of", "read_staged"]
 
@@ -25,6 +32,11 @@ class Staged:
     buffer: Buffer
     manifest: Manifest
     checksum: str
+
+
+# What is read or copied at once before it is summed up: large enough to be quick, small enough for a cache.
+_LOAD_BYTES = 16 << 20
+_CACHED_BYTES = 1 << 20
 
 
 class Shelf:
@@ -90,14 +102,19 @@ class Staging:
         buffer, memory = self._memory_of(manifest.nbytes)
         torch = libraries.torch()
         self._version += 1
-        parts: list[Any] = []
+        checksum = Checksum()
         with buffer.update(version=self._version), torch.no_grad():
-            for leaf, tensor in zip(manifest.leaves, tensors, strict=True):
+            for number, (leaf, tensor) in enumerate(zip(manifest.leaves, tensors, strict=True)):
                 part = memory[leaf.offset : leaf.offset + leaf.nbytes]
-                parts.append(part)
-                if leaf.nbytes:
+                is_plain = tensor.is_contiguous() and tensor.device.type == "cpu"
+                if not is_plain:
                     part.view(tensor.dtype).view(tensor.shape).copy_(tensor)
-        self._shelf.put(Staged(quorum_id, step, self._version, buffer, manifest, checksum_of(parts)))
+                source = bytes_of(tensor) if is_plain else part
+                # Summed up while it is in the processor's cache.
+                for here, there in zip(part.split(_CACHED_BYTES), source.split(_CACHED_BYTES), strict=True):
+                    here.copy_(there)
+                    checksum.add(number, here)
+        self._shelf.put(Staged(quorum_id, step, self._version, buffer, manifest, checksum.text))
         return manifest.nbytes
 
     def close(self) -> None:
@@ -130,23 +147,71 @@ def read_staged(staged: Staged, own: dict[str, Any], source: int | str, timeout_
     """
     manifest = staged.manifest
     tensors, parts = _targets(manifest, own, source)
-    torch = libraries.torch()
-    small = torch.empty(manifest.small_bytes, dtype=torch.uint8)
-    batch = Batch()
-    if manifest.small_bytes:
-        batch.read(staged.buffer[: manifest.small_bytes], small)
-    for leaf, part in zip(manifest.leaves, parts, strict=True):
-        if not leaf.is_small:
-            batch.read(staged.buffer[leaf.offset : leaf.offset + leaf.nbytes], part)
-    # What came is compared with what was staged below, from end to end.
-    batch.submit(version=staged.version, timeout=max(0.01, timeout_s)).result()
-    for leaf, part in zip(manifest.leaves, parts, strict=True):
-        if leaf.is_small:
-            part.copy_(small[leaf.offset : leaf.offset + leaf.nbytes])
-    found = checksum_of(parts)
-    if found != staged.checksum:
-        raise ValueError(f"the state of replica {source} has the checksum {found} here, and {staged.checksum} there")
+    until = time.monotonic() + timeout_s
+    checksum = Checksum()
+    _read_small(staged, parts, checksum, timeout_s)
+    going: deque[tuple[list[_Piece], Reply[int]]] = deque()
+
+    def sum_up() -> None:
+        pieces, reply = going.popleft()
+        reply.result()
+        for piece in pieces:
+            checksum.add(piece.leaf, piece.here)
+
+    for pieces in _loads(manifest, parts):
+        batch = Batch()
+        for piece in pieces:
+            batch.read(staged.buffer[piece.offset : piece.offset + piece.here.numel()], piece.here)
+        going.append((pieces, batch.submit(version=staged.version, timeout=max(0.01, until - time.monotonic()))))
+        # One is on its way while the one before is summed up.
+        if len(going) > 1:
+            sum_up()
+    while going:
+        sum_up()
+    if checksum.text != staged.checksum:
+        raise ValueError(
+            f"the state of replica {source} has the checksum {checksum.text} here, and {staged.checksum} there"
+        )
     return manifest.rebuild(tensors)
+
+
+class _Piece(NamedTuple):
+    """A part of a large tensor."""
+
+    leaf: int
+    offset: int
+    here: Any
+
+
+def _loads(manifest: Manifest, parts: list[Any]) -> Iterator[list[_Piece]]:
+    """Large tensors in pieces, those together that are read at once."""
+    load: list[_Piece] = []
+    size = 0
+    for number, (leaf, part) in enumerate(zip(manifest.leaves, parts, strict=True)):
+        if leaf.is_small:
+            continue
+        for count, here in enumerate(part.split(_LOAD_BYTES)):
+            load.append(_Piece(number, leaf.offset + count * _LOAD_BYTES, here))
+            size += here.numel()
+            if size >= _LOAD_BYTES:
+                yield load
+                load, size = [], 0
+    if load:
+        yield load
+
+
+def _read_small(staged: Staged, parts: list[Any], checksum: Checksum, timeout_s: float) -> None:
+    """What is small is read at once, and put where it belongs."""
+    manifest = staged.manifest
+    if not manifest.small_bytes:
+        return
+    packed = libraries.torch().empty(manifest.small_bytes, dtype=libraries.torch().uint8)
+    batch = Batch().read(staged.buffer[: manifest.small_bytes], packed)
+    batch.submit(version=staged.version, timeout=max(0.01, timeout_s)).result()
+    for number, (leaf, part) in enumerate(zip(manifest.leaves, parts, strict=True)):
+        if leaf.is_small:
+            part.copy_(packed[leaf.offset : leaf.offset + leaf.nbytes])
+            checksum.add(number, part)
 
 
 def _targets(manifest: Manifest, own: dict[str, Any], source: int | str) -> tuple[list[Any], list[Any]]:
