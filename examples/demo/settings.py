@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 REPLICAS_WANTED = 8
 REPLICAS_PER_CPU = 2
@@ -19,7 +20,8 @@ def replicas_here() -> int:
 
 def nodes_here() -> int:
     """Sixteen replicas with a node each, or as many as this machine takes, where all nodes are namespaces of it."""
-    free_mib = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
+    meminfo = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    free_mib = int(meminfo["MemAvailable"].split()[0]) // 1024
     return max(2, min(NODES_WANTED, NODES_PER_CPU * (os.cpu_count() or 1), free_mib // NODE_MIB - 1))
 
 

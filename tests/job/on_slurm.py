@@ -9,7 +9,7 @@ import time
 from datetime import datetime
 
 from roost import Actor, endpoint
-from roost.job import MeshSpec, SlurmJob
+from roost.job import JobError, MeshSpec, SlurmJob
 from roost.job.slurm_commands import said_by
 
 TRAINERS = {"trainers": 4}
@@ -166,6 +166,20 @@ async def driver(_folder):
     """What runs on the first node, beside the agents."""
     async with await SlurmJob.from_environment().state() as hosts:
         return {"on": os.uname().nodename, "names": await names_on(hosts.trainers)}
+
+
+async def allocation(_folder):
+    """Inside an allocation of somebody else's."""
+    job = SlurmJob.from_environment("nodes")
+    await job.apply()
+    async with await job.state() as hosts:
+        names = await names_on(hosts.nodes)
+    try:
+        await job.resize("nodes", 9)
+    except JobError as error:
+        said = str(error)
+    ended = await job.kill()
+    return {"names": names, "state": ended.state, "failed": ended.failed, "said": said, "from": os.uname().nodename}
 
 
 async def refused(folder):

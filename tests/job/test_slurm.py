@@ -147,6 +147,20 @@ def test_a_job_that_brings_its_driver_ends_with_it(cluster, tmp_path):
     assert json.loads(said[0]) == {"on": "n1", "names": ["n1", "n2"]}
 
 
+@pytest.mark.parametrize("starter", ["salloc", "srun"])
+def test_in_an_allocation_that_is_there_already(cluster, tmp_path, starter):
+    given = cluster.command(
+        "exec", "login", starter, "--nodes=2", "--ntasks=2", sys.executable, PROGRAM, "allocation", "-"
+    )
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    done = subprocess.run(given, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    [seen] = map(json.loads, done.stdout.splitlines())
+    assert (seen["names"], seen["state"], seen["failed"]) == (["n1", "n2"], "ended", False)
+    assert "has the nodes that it has" in seen["said"]
+    assert (seen["from"] == "n1") == (starter == "srun"), "salloc's program runs where it was called"
+
+
 def test_what_is_refused_is_told_in_slurms_words(cluster, tmp_path):
     seen = cluster.run("refused", tmp_path / "job")
     assert seen["partition"].startswith("JobError: sbatch refuses: invalid partition specified: nope")

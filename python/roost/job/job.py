@@ -50,6 +50,8 @@ class Job(ABC):
         meshes: how many hosts, or a `MeshSpec`, by name.
         name: the job's name; one of that name runs at a time in a folder.
         folder: where the job lives; `~/.roost/jobs/NAME` when left out.
+        sync: a folder, such as ".", that the hosts are to have as it is here, at the same path, whenever a `state` is taken: for hosts that
+            do not share it. Only what changed is sent; hidden files and Python's caches are left out, what is there besides stays.
         warn_s: how many seconds before the scheduler ends the job an event tells of it.
 
     Raises:
@@ -70,14 +72,18 @@ class Job(ABC):
 
     def __init__(
         self, meshes: Mapping[str, int | MeshSpec], *, name: str = "roost",
-        folder: str | os.PathLike[str] | None = None, warn_s: float = 300.0, **settings: Any,
+        folder: str | os.PathLike[str] | None = None, sync: str | os.PathLike[str] | None = None, warn_s: float = 300.0,
+        **settings: Any,
     ) -> None:  # fmt: skip
         self.meshes = specs_from(meshes)
         self.name = check_job_name(name)
         self.folder = os.path.abspath(default_folder(name) if folder is None else os.fspath(folder))
         check_finite(type(self).__name__, "warn_s", warn_s)
         self._warn_s = warn_s
-        self._settings = settings
+        self._sync = None if sync is None else os.path.abspath(sync)
+        if self._sync is not None and not os.path.isdir(self._sync):
+            raise ValueError(f"sync={sync!r} is no folder")
+        self._settings: dict[str, Any] = {**settings, "sync": self._sync}
         self._bell = Bell()
         # Why hosts that this program has attached are lost, by their addresses.
         self._losses: dict[str, str] = {}

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from roost import process
 from roost.attaching import attach_named
 from roost.errors import RoostError
+from roost.forwarding import forwarded
 from roost.host_mesh import HostMesh
+from roost.job.sync import push
 from roost.replying import reply_of
 
 if TYPE_CHECKING:
@@ -104,6 +106,19 @@ class JobState(Mapping[str, HostMesh]):
             await self._entered.enter_async_context(mesh)
         return found
 
+    def forward(self, mesh: str, rank: int, port: int, *, local_port: int = 0) -> AbstractAsyncContextManager[int]:
+        """A port of a host, here: with `async with hosts.forward("trainers", 0, 6006) as port:`, 127.0.0.1:port is its 127.0.0.1:6006.
+
+        Connections go through this program's own to that host, so no port of it has to be reachable.
+
+        Args:
+            mesh: the mesh's name.
+            rank: which of its hosts.
+            port: its port.
+            local_port: the port here; 0 lets the system choose.
+        """
+        return forwarded(self[mesh].slice(hosts=rank), port, local_port)
+
     async def _attach(self, status: JobStatus) -> dict[str, HostMesh]:
         """Meshes of the hosts that are up and have not been attached.
 
@@ -124,6 +139,8 @@ class JobState(Mapping[str, HostMesh]):
                 mesh._record().explain = partial(_explanation, self.job, hosts)
                 runtime.keep(_note_losses(self.job, mesh.events(), hosts))
             await asyncio.gather(*(mesh.ready() for mesh in meshes.values()))
+            if self.job._sync is not None:
+                await asyncio.gather(*(push(mesh, self.job._sync, self.job._sync) for mesh in meshes.values()))
         except BaseException:
             await asyncio.gather(*(mesh.stop("not all hosts of the job are there") for mesh in meshes.values()))
             raise

@@ -103,6 +103,7 @@ class ProcessJob(ProcessesJob):
         meshes: how many hosts, or a `MeshSpec`, by name; what a host is to have is not looked at.
         name: as of `Job`.
         folder: as of `Job`.
+        sync: as of `Job`.
         env: what the agents' environment has besides this process's.
         python: the agents' interpreter; this process's when left out.
     """
@@ -111,9 +112,12 @@ class ProcessJob(ProcessesJob):
 
     def __init__(
         self, meshes: Mapping[str, int | MeshSpec], *, name: str = "roost",
-        folder: str | os.PathLike[str] | None = None, env: Mapping[str, str] | None = None, python: str | None = None,
+        folder: str | os.PathLike[str] | None = None, sync: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None, python: str | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(meshes, name=name, folder=folder, env=dict(env or {}), python=python or sys.executable)
+        super().__init__(
+            meshes, name=name, folder=folder, sync=sync, env=dict(env or {}), python=python or sys.executable
+        )
 
     def render(self) -> str:
         """The command that is started for each host."""

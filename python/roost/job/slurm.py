@@ -37,6 +37,7 @@ class SlurmJob(Job):
         meshes: how many nodes, or a `MeshSpec`, by name.
         name: the job's name, for Slurm too.
         folder: where the job lives; a folder that all nodes share.
+        sync: as of `Job`.
         partition: as of sbatch, as are the next four.
         account: see there.
         qos: see there.
@@ -66,6 +67,7 @@ class SlurmJob(Job):
         *,
         name: str = "roost",
         folder: str | os.PathLike[str] | None = None,
+        sync: str | os.PathLike[str] | None = None,
         partition: str | None = None,
         account: str | None = None,
         qos: str | None = None,
@@ -86,7 +88,7 @@ class SlurmJob(Job):
             if isinstance(value, str):
                 raise TypeError(f"SlurmJob {key}={value!r}: give a list of texts")
         super().__init__(
-            meshes, name=name, folder=folder, warn_s=warn_s, partition=partition, account=account, qos=qos, time=time,
+            meshes, name=name, folder=folder, sync=sync, warn_s=warn_s, partition=partition, account=account, qos=qos, time=time,
             exclusive=exclusive, args=list(args), srun_args=list(srun_args), python=python or sys.executable,
             prologue=list(prologue), env=dict(env or {}), cwd=cwd or os.getcwd(), listen=listen, requeue=requeue,
             driver=list(driver),
@@ -115,18 +117,42 @@ class SlurmJob(Job):
         return super().connect(name, folder=folder)
 
     @classmethod
-    def from_environment(cls) -> SlurmJob:
-        """The job that this program is the `driver` of.
+    def from_environment(
+        cls,
+        mesh: str = "hosts",
+        *,
+        folder: str | os.PathLike[str] | None = None,
+        sync: str | os.PathLike[str] | None = None,
+        srun_args: Sequence[str] = (),
+        python: str | None = None,
+        env: Mapping[str, str] | None = None,
+        listen: str = "0.0.0.0:0",
+    ) -> SlurmJob:
+        """The job that this program is the `driver` of; in any other allocation (salloc, a batch script, srun), one over its nodes.
+
+        `apply()` starts agents there as a step of their own, and `kill()` ends that; the allocation stays. Of `srun python train.py`
+        the first task goes on, and drives all nodes; the others end here, in order.
+
+        Args:
+            mesh: what the nodes of an allocation are to be called; a job's meshes have names.
+            folder: as of `SlurmJob`, as are all others.
+            sync: see there.
+            srun_args: see there.
+            python: see there.
+            env: see there.
+            listen: see there.
 
         Raises:
-            RuntimeError: it is the driver of none.
+            RuntimeError: it is in no allocation.
         """
-        folder = os.environ.get("ROOST_JOB")
-        if folder is None or "SLURM_JOB_ID" not in os.environ:
-            raise RuntimeError(
-                "from_environment() is for a program that is the driver= of a SlurmJob: ROOST_JOB is not set"
-            )
-        return cls.connect(os.environ["SLURM_JOB_ID"], folder=folder)
+        job = os.environ.get("ROOST_JOB")
+        if job is not None and "SLURM_JOB_ID" in os.environ:
+            return cls.connect(os.environ["SLURM_JOB_ID"], folder=job)
+        from roost.job.slurm_allocation import allocation_here
+
+        return allocation_here(
+            mesh, folder=folder, sync=sync, srun_args=srun_args, python=python, env=env, listen=listen
+        )  # fmt: skip
 
     def render(self) -> str:
         """The batch script."""

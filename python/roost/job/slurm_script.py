@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from roost.job.record import Part, Record
     from roost.job.spec import MeshSpec
 
-__all__ = ["script"]
+__all__ = ["script", "step_command"]
 
 # That of one that failed, if one did.
 _WAIT = """\
@@ -61,7 +61,7 @@ def script(
     lines += [*settings["prologue"], ""]
     for number, part in enumerate(wanted):
         group = [f"--het-group={number}"] if len(wanted) > 1 else []
-        lines.append(f"{_step(record, part, specs[part.mesh], settings, group)} &")
+        lines.append(f"{shlex.join(step_command(record, part, specs[part.mesh], settings, group))} &")
     if settings["driver"] and all(part.first == 0 for part in wanted):
         lines.append(_DRIVER.format(driver=shlex.join(settings["driver"])))
     else:
@@ -94,16 +94,25 @@ def _options(part: Part, spec: MeshSpec, settings: Mapping[str, Any]) -> list[st
     return [*found, *settings["args"], *spec.args]
 
 
-def _step(record: Record, part: Part, spec: MeshSpec, settings: Mapping[str, Any], group: Sequence[str]) -> str:
-    """Start the agents of a mesh. A node that dies, or an agent that fails, is to end no other."""
+def step_command(
+    record: Record, part: Part, spec: MeshSpec, settings: Mapping[str, Any], more: Sequence[str] = ()
+) -> list[str]:
+    """Start the agents of a mesh. A node that dies, or an agent that fails, is to end no other.
+
+    Args:
+        record: the job's folders.
+        part: the hosts.
+        spec: what they have.
+        settings: those of the job.
+        more: other arguments of srun.
+    """
     announce = os.path.join(record.hosts_folder(part, "$ROOST_RESTART"), "$SLURM_PROCID")
     cpus = [] if spec.cpus is None else [f"--cpus-per-task={spec.cpus}"]  # srun does not take it over from sbatch
-    step = [
-        "srun", *group, f"--nodes={part.hosts}", f"--ntasks={part.hosts}", "--ntasks-per-node=1", *cpus,
+    return [
+        "srun", *more, f"--nodes={part.hosts}", f"--ntasks={part.hosts}", "--ntasks-per-node=1", *cpus,
         "--no-kill", "--kill-on-bad-exit=0", "--wait=0", f"--output={record.log_file(part, '%t')}", "--open-mode=append",
         *settings["srun_args"],
         *agent_command(
             settings["python"], settings["listen"], key_file=record.key_file, announce=announce, name="$SLURMD_NODENAME"
         ),
     ]  # fmt: skip
-    return shlex.join(step)

@@ -69,6 +69,7 @@ class SshJob(ProcessesJob):
             given, for `resize()`.
         name: as of `Job`.
         folder: as of `Job`; the hosts need not share it.
+        sync: as of `Job`.
         python: the interpreter there; this one's path when left out.
         prologue: lines of shell that come first: `["module load rocm"]`.
         env: what the agents' environment has besides.
@@ -89,6 +90,7 @@ class SshJob(ProcessesJob):
         hosts: Sequence[str],
         name: str = "roost",
         folder: str | os.PathLike[str] | None = None,
+        sync: str | os.PathLike[str] | None = None,
         python: str | None = None,
         prologue: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
@@ -100,7 +102,7 @@ class SshJob(ProcessesJob):
             if isinstance(value, str):
                 raise TypeError(f"SshJob {key}={value!r}: give a list of texts")
         super().__init__(
-            meshes, name=name, folder=folder, hosts=list(hosts), python=python or sys.executable, prologue=list(prologue),
+            meshes, name=name, folder=folder, sync=sync, hosts=list(hosts), python=python or sys.executable, prologue=list(prologue),
             env=dict(env or {}), cwd=cwd, listen=listen, ssh_args=list(ssh_args),
         )  # fmt: skip
         for host in hosts:
