@@ -3,12 +3,16 @@
 //!
 //! - `table`: the functions and their types, as the headers have them
 //! - `config`: the structure that a communicator is made with, of which each version has another length
-//! - `communicator`: one rank's end of a group; its operations
+//! - `communicator`: one rank's end of a group, from its making to its end
+//! - `operations`: the collectives
+//! - `lane`: a communicator whose calls are made and followed by a thread of its own
 //! - `abort`: letting go of communicators that wait for the dead, within a bound
 
 mod abort;
 mod communicator;
 mod config;
+mod lane;
+mod operations;
 pub mod table;
 
 use std::ffi::c_int;
@@ -16,8 +20,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use abort::{Stuck, abort_all};
-pub use communicator::{Communicator, Operation, Progress};
+pub use communicator::{Communicator, Progress};
 pub use config::Options;
+pub use lane::{Call, Done, Lane, Verb};
+pub use operations::Operation;
 
 use crate::error::{Copies, GpuError};
 use crate::library::{Library, Search};
@@ -223,23 +229,18 @@ impl Collectives {
         Ok(UniqueId(id.internal.map(i8::cast_unsigned)))
     }
 
-    /// Runs operations as one: all are begun before any is waited for. Sends and receives that need each other go in one.
-    ///
-    /// # Errors
-    ///
-    /// What an operation or the end of the group says. The group is ended either way.
-    pub fn group<T>(&self, work: impl FnOnce() -> Result<T, GpuError>) -> Result<T, GpuError> {
+    /// Runs operations as one, and says how far the group has come.
+    pub(super) fn group(&self, work: impl FnOnce() -> Result<(), GpuError>) -> Result<Progress, GpuError> {
         // SAFETY: no argument.
         unsafe { nccl!(self.0, std::ptr::null_mut(), ncclGroupStart()) }?;
         let done = work();
-        // SAFETY: no argument; begun above on this thread.
+        // SAFETY: no argument; begun above on this thread, and ended also when the work failed.
         let ended = unsafe { nccl!(self.0, std::ptr::null_mut(), ncclGroupEnd()) };
-        let done = done?;
-        ended?;
-        Ok(done)
+        done?;
+        ended
     }
 
-    pub(crate) fn loaded(&self) -> &Loaded {
+    pub(super) fn loaded(&self) -> &Loaded {
         &self.0
     }
 }

@@ -2,15 +2,14 @@
 //! a door: a call goes through while the door is open and is counted; whoever aborts shuts it and waits for the counted
 //! for a bounded time, since one of them may be what hangs.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::config::{Config, Options};
 use super::table::{self, ncclComm_t, ncclUniqueId};
-use super::{Collectives, DataType, ReduceOp, UniqueId, nccl};
+use super::{Collectives, UniqueId, nccl};
 use crate::error::GpuError;
-use crate::rocm_compat::cudaStream_t;
 
 /// How far a call has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,21 +42,6 @@ struct Door {
     /// The library has taken it down and touches no memory of its operations any more.
     over: bool,
     children: Vec<Weak<Inner>>,
-}
-
-/// What a collective works on: addresses that the ranks' devices reach, and what lies there.
-#[derive(Debug, Clone, Copy)]
-pub struct Operation {
-    /// Where the elements are read.
-    pub from: *const c_void,
-    /// Where the result is written; the same as `from` in place.
-    pub to: *mut c_void,
-    /// How many elements, as the operation counts them: of what one rank sends, or for a reduce-scatter gets.
-    pub count: usize,
-    /// What they are.
-    pub data_type: DataType,
-    /// The stream in whose order it happens; null is the default one.
-    pub stream: cudaStream_t,
 }
 
 impl Collectives {
@@ -98,7 +82,7 @@ impl Collectives {
     }
 }
 
-fn int(number: u32) -> Result<c_int, GpuError> {
+pub(super) fn int(number: u32) -> Result<c_int, GpuError> {
     c_int::try_from(number).map_err(|_| GpuError::refused(format!("{number} is no rank")))
 }
 
@@ -119,8 +103,15 @@ impl Communicator {
         }))
     }
 
+    pub(super) fn collectives(&self) -> &Collectives {
+        &self.0.collectives
+    }
+
     /// One call of the library with the handle, which stays while it runs.
-    fn with<T>(&self, call: impl FnOnce(ncclComm_t) -> Result<T, GpuError>) -> Result<T, GpuError> {
+    pub(super) fn with<T>(
+        &self,
+        call: impl FnOnce(ncclComm_t) -> Result<T, GpuError>,
+    ) -> Result<T, GpuError> {
         let handle = self.0.enter()?;
         let done = call(handle);
         self.0.leave();
@@ -294,213 +285,6 @@ impl Communicator {
     /// Why it was aborted, if it was.
     pub fn aborted(&self) -> Option<String> {
         self.0.door().shut.clone()
-    }
-
-    /// Reduces to all ranks.
-    ///
-    /// # Safety
-    ///
-    /// The addresses are what [`Operation`] says, for this rank's device, until its stream has come past the operation, or
-    /// after an abort until [`Self::wait_until_over`].
-    ///
-    /// # Errors
-    ///
-    /// What the library says; [`GpuError::Aborted`] once it was.
-    pub unsafe fn all_reduce(&self, on: Operation, op: ReduceOp) -> Result<Progress, GpuError> {
-        on.may_reduce()?;
-        let loaded = self.0.collectives.loaded();
-        let (kind, op) = (on.data_type.number(), op.number());
-        // SAFETY: the handle is live during the call; for the rest the caller answers.
-        self.with(|comm| unsafe {
-            nccl!(
-                loaded,
-                comm,
-                ncclAllReduce(on.from, on.to, on.count, kind, op, comm, on.stream)
-            )
-        })
-    }
-
-    /// Reduces to one rank, the root.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Self::all_reduce`].
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::all_reduce`].
-    pub unsafe fn reduce(&self, on: Operation, op: ReduceOp, root: u32) -> Result<Progress, GpuError> {
-        on.may_reduce()?;
-        let loaded = self.0.collectives.loaded();
-        let (kind, op, root) = (on.data_type.number(), op.number(), int(root)?);
-        // SAFETY: as in `all_reduce`.
-        self.with(|comm| unsafe {
-            nccl!(
-                loaded,
-                comm,
-                ncclReduce(on.from, on.to, on.count, kind, op, root, comm, on.stream)
-            )
-        })
-    }
-
-    /// Reduces, and each rank gets its part: `count` elements of the sum of `count` times ranks.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Self::all_reduce`].
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::all_reduce`].
-    pub unsafe fn reduce_scatter(&self, on: Operation, op: ReduceOp) -> Result<Progress, GpuError> {
-        on.may_reduce()?;
-        let loaded = self.0.collectives.loaded();
-        let (kind, op) = (on.data_type.number(), op.number());
-        // SAFETY: as in `all_reduce`.
-        self.with(|comm| unsafe {
-            nccl!(
-                loaded,
-                comm,
-                ncclReduceScatter(on.from, on.to, on.count, kind, op, comm, on.stream)
-            )
-        })
-    }
-
-    /// Every rank gets what all have, in the order of ranks.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Self::all_reduce`].
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::all_reduce`].
-    pub unsafe fn all_gather(&self, on: Operation) -> Result<Progress, GpuError> {
-        let (loaded, kind) = (self.0.collectives.loaded(), on.data_type.number());
-        // SAFETY: as in `all_reduce`.
-        self.with(|comm| unsafe {
-            nccl!(
-                loaded,
-                comm,
-                ncclAllGather(on.from, on.to, on.count, kind, comm, on.stream)
-            )
-        })
-    }
-
-    /// Every rank gets what the root has.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Self::all_reduce`].
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::all_reduce`].
-    pub unsafe fn broadcast(&self, on: Operation, root: u32) -> Result<Progress, GpuError> {
-        let (loaded, kind, root) = (self.0.collectives.loaded(), on.data_type.number(), int(root)?);
-        // SAFETY: as in `all_reduce`.
-        self.with(|comm| unsafe {
-            nccl!(
-                loaded,
-                comm,
-                ncclBroadcast(on.from, on.to, on.count, kind, root, comm, on.stream)
-            )
-        })
-    }
-
-    /// Sends `from` to one rank, which receives as many. Several that need each other go in a [`Collectives::group`].
-    ///
-    /// # Safety
-    ///
-    /// As for [`Self::all_reduce`].
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::all_reduce`].
-    pub unsafe fn send(&self, on: Operation, peer: u32) -> Result<Progress, GpuError> {
-        let (loaded, kind, peer) = (self.0.collectives.loaded(), on.data_type.number(), int(peer)?);
-        // SAFETY: as in `all_reduce`.
-        self.with(|comm| unsafe {
-            nccl!(
-                loaded,
-                comm,
-                ncclSend(on.from, on.count, kind, peer, comm, on.stream)
-            )
-        })
-    }
-
-    /// Receives into `to` from one rank.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Self::all_reduce`].
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::all_reduce`].
-    pub unsafe fn receive(&self, on: Operation, peer: u32) -> Result<Progress, GpuError> {
-        let (loaded, kind, peer) = (self.0.collectives.loaded(), on.data_type.number(), int(peer)?);
-        // SAFETY: as in `all_reduce`.
-        self.with(|comm| unsafe {
-            nccl!(
-                loaded,
-                comm,
-                ncclRecv(on.to, on.count, kind, peer, comm, on.stream)
-            )
-        })
-    }
-
-    /// Each rank sends `count` elements to every rank, and gets as many of each. Not in place. Where the library has no
-    /// such call, it is a group of sends and receives.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Self::all_reduce`], with `count` times ranks elements on both sides.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::all_reduce`].
-    pub unsafe fn all_to_all(&self, on: Operation) -> Result<Progress, GpuError> {
-        let (loaded, kind) = (self.0.collectives.loaded(), on.data_type.number());
-        if loaded.functions.ncclAlltoAll.is_some() {
-            // SAFETY: as in `all_reduce`.
-            return self.with(|comm| unsafe {
-                nccl!(
-                    loaded,
-                    comm,
-                    ncclAlltoAll(on.from, on.to, on.count, kind, comm, on.stream)
-                )
-            });
-        }
-        let (ranks, _) = self.size_and_rank()?;
-        self.0.collectives.group(|| {
-            for peer in 0..ranks {
-                let skipped = peer as usize * on.count * on.data_type.bytes();
-                let (from, to) = (
-                    on.from.wrapping_byte_add(skipped),
-                    on.to.wrapping_byte_add(skipped),
-                );
-                let part = Operation { from, to, ..on };
-                // SAFETY: a part of what the caller answers for.
-                unsafe { self.send(part, peer) }?;
-                // SAFETY: as above.
-                unsafe { self.receive(part, peer) }?;
-            }
-            Ok(())
-        })?;
-        self.progress()
-    }
-}
-
-impl Operation {
-    /// Eight-bit floats are moved as bytes, whose sum would be nonsense.
-    fn may_reduce(&self) -> Result<(), GpuError> {
-        match self.data_type {
-            DataType::Fp8 => Err(GpuError::refused(
-                "fp8 is moved as bytes and cannot be reduced: dequantise it first",
-            )),
-            _ => Ok(()),
-        }
     }
 }
 

@@ -137,7 +137,8 @@ impl Rank {
         // Eight-bit floats go as bytes and cannot be summed.
         let (from, mut to) = (vec![self.number as u8; 5], vec![9_u8; 5 * self.ranks as usize]);
         // SAFETY: both live until the call is settled.
-        communicator.settled(unsafe { communicator.all_gather(on(&from, &mut to, 5, DataType::Fp8)) });
+        let begun = unsafe { communicator.all_gather(on(&from, &mut to, 5, DataType::Fp8)) };
+        communicator.settled(begun);
         assert_eq!(
             to,
             (0..self.ranks as u8)
@@ -165,8 +166,8 @@ impl Rank {
         let most = |i: usize| T::of((0..ranks).map(|rank| ((rank + i) % 5) as u32).max().unwrap());
         let mut to = vec![zero; count];
         // SAFETY: here and below, both sides live until the call is settled.
-        communicator
-            .settled(unsafe { communicator.all_reduce(on(&mine, &mut to, count, T::TYPE), ReduceOp::Sum) });
+        let begun = unsafe { communicator.all_reduce(on(&mine, &mut to, count, T::TYPE), ReduceOp::Sum) };
+        communicator.settled(begun);
         assert_eq!(to, (0..count).map(sum).collect::<Vec<_>>());
         let mut in_place = mine.clone();
         let both = Operation {
@@ -174,22 +175,24 @@ impl Rank {
             ..on(&mine, &mut in_place, count, T::TYPE)
         };
         // SAFETY: as above, in place.
-        communicator.settled(unsafe { communicator.all_reduce(both, ReduceOp::Max) });
+        let begun = unsafe { communicator.all_reduce(both, ReduceOp::Max) };
+        communicator.settled(begun);
         assert_eq!(in_place, (0..count).map(most).collect::<Vec<_>>());
         let mut to = vec![zero; count];
         // SAFETY: as above.
-        communicator
-            .settled(unsafe { communicator.reduce(on(&mine, &mut to, count, T::TYPE), ReduceOp::Sum, 1) });
+        let begun = unsafe { communicator.reduce(on(&mine, &mut to, count, T::TYPE), ReduceOp::Sum, 1) };
+        communicator.settled(begun);
         assert!(me != 1 || to == (0..count).map(sum).collect::<Vec<_>>());
         let whole: Vec<T> = (0..count * ranks).map(|i| value(me, i)).collect();
         // SAFETY: as above.
-        communicator.settled(unsafe {
-            communicator.reduce_scatter(on(&whole, &mut to, count, T::TYPE), ReduceOp::Sum)
-        });
+        let begun =
+            unsafe { communicator.reduce_scatter(on(&whole, &mut to, count, T::TYPE), ReduceOp::Sum) };
+        communicator.settled(begun);
         assert_eq!(to, (0..count).map(|i| sum(me * count + i)).collect::<Vec<_>>());
         let mut all = vec![zero; count * ranks];
         // SAFETY: as above.
-        communicator.settled(unsafe { communicator.all_gather(on(&mine, &mut all, count, T::TYPE)) });
+        let begun = unsafe { communicator.all_gather(on(&mine, &mut all, count, T::TYPE)) };
+        communicator.settled(begun);
         assert_eq!(
             all,
             (0..ranks)
@@ -197,14 +200,15 @@ impl Rank {
                 .collect::<Vec<_>>()
         );
         // SAFETY: as above.
-        communicator
-            .settled(unsafe { communicator.broadcast(on(&mine, &mut to, count, T::TYPE), self.ranks - 1) });
+        let begun = unsafe { communicator.broadcast(on(&mine, &mut to, count, T::TYPE), self.ranks - 1) };
+        communicator.settled(begun);
         assert_eq!(to, (0..count).map(|i| value(ranks - 1, i)).collect::<Vec<_>>());
         let whole: Vec<T> = (0..ranks)
             .flat_map(|peer| (0..count).map(move |i| value(me + 2 * peer, i)))
             .collect();
         // SAFETY: as above.
-        communicator.settled(unsafe { communicator.all_to_all(on(&whole, &mut all, count, T::TYPE)) });
+        let begun = unsafe { communicator.all_to_all(on(&whole, &mut all, count, T::TYPE)) };
+        communicator.settled(begun);
         assert_eq!(
             all,
             (0..ranks)
@@ -214,14 +218,13 @@ impl Rank {
         // Round the ring: each sends to the next and receives from the one before, in one group.
         let (next, before) = ((me + 1) % ranks, (me + ranks - 1) % ranks);
         let ring = on(&mine, &mut to, count, T::TYPE);
-        let begun = self.collectives.group(|| {
+        let begun = communicator.group(|| {
             // SAFETY: as above.
             unsafe { communicator.send(ring, next as u32) }?;
             // SAFETY: as above.
-            unsafe { communicator.receive(ring, before as u32) }
+            unsafe { communicator.receive(ring, before as u32) }.map(drop)
         });
-        begun.unwrap();
-        communicator.settle(LONG).unwrap();
+        communicator.settled(begun);
         assert_eq!(to, (0..count).map(|i| value(before, i)).collect::<Vec<_>>());
         count * (6 + 2 * ranks)
     }
@@ -330,8 +333,8 @@ fn reduce_until_it_fails(communicator: &Communicator) -> (GpuError, Instant) {
         round += 1;
         let both = on(&from, &mut to, 50_000, DataType::F32);
         // SAFETY: both live until the call is settled, or the library has taken the communicator down.
-        begun =
-            unsafe { communicator.all_reduce(both, ReduceOp::Sum) }.and_then(|_| communicator.settle(LONG));
+        let reducing = unsafe { communicator.all_reduce(both, ReduceOp::Sum) };
+        begun = reducing.and_then(|_| communicator.settle(LONG));
     }
 }
 

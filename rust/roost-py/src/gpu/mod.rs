@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `devices` | which GPUs and which libraries there are |
 //! | `exporter` | what one-sided memory asks of a GPU's driver |
+//! | `group` | the class `DeviceGroup`: collectives |
 //! | `kernels` | the class `DeviceKernels` |
 
 mod devices;
 mod exporter;
+mod group;
 mod kernels;
 
 use std::path::PathBuf;
@@ -21,6 +23,7 @@ pub(crate) use exporter::exporter;
 
 /// Add what this module publishes.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<group::DeviceGroup>()?;
     module.add_class::<kernels::DeviceKernels>()?;
     module.add_function(wrap_pyfunction!(devices::gpu_devices, module)?)?;
     module.add_function(wrap_pyfunction!(devices::gpu_libraries, module)?)?;
