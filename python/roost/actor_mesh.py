@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from roost.collectives import Communicator
+    from roost.collectives.library import Backend
+    from roost.collectives.process_group import ProcessGroup
     from roost.constructing import Plan
     from roost.mesh import ProcMesh
     from roost.owned_actors import OwnedActors
@@ -168,22 +170,44 @@ class ActorMesh(Mesh):
         """Send to every rank without wanting an answer."""
         return self._bound(endpoint).broadcast(*args, **kwargs)
 
-    def communicator(self, *dimensions: str, timeout: float = 60.0) -> Reply[Communicator]:
+    def communicator(self, *dimensions: str, backend: Backend = "gloo", timeout: float = 60.0) -> Reply[Communicator]:
         """This rank's end of a group of ranks that compute together; each rank of the group awaits its own, inside an endpoint.
 
         Args:
             *dimensions: the dimensions that the group spans: it is of the ranks that differ from this one in these alone. All of
                 the mesh's when left out.
+            backend: what moves the tensors, the same at all ranks: "gloo" those on the CPU, "rccl" those on each process's current GPU,
+                by RCCL or, on NVIDIA's, by NCCL.
+            timeout: seconds until it gives up and names who has not come.
+
+        Raises:
+            RuntimeError: this code does not run in an actor of this mesh.
+            ValueError: the mesh has no such dimension, or there is no such backend; the reply, that the others want another one.
+            Unavailable: raised by the reply: torch, the library or a GPU is not there, and what was tried.
+        """
+        # Few programs have collectives.
+        from roost.collectives.communicator import communicator_of
+
+        return communicator_of(self, dimensions, backend, timeout)
+
+    def process_group(self, *dimensions: str, timeout: float = 60.0) -> Reply[ProcessGroup]:
+        """torch.distributed's default group of the same ranks, for DDP, FSDP and whatever else takes it, without a port or variables.
+
+        Each rank awaits its own, inside an endpoint. Collectives of tensors on the CPU go over gloo, of those on a GPU over "nccl". When
+        a rank dies they end at once, in all of torch's groups, with a `RuntimeError`: see `ProcessGroup.explained`.
+
+        Args:
+            *dimensions: as for `communicator`.
             timeout: seconds until it gives up and names who has not come.
 
         Raises:
             RuntimeError: this code does not run in an actor of this mesh.
             ValueError: the mesh has no such dimension.
+            CollectiveError: raised by the reply: the group could not be made, or this process has a default group already.
         """
-        # Few programs have collectives.
-        from roost.collectives.communicator import communicator_of
+        from roost.collectives.process_group import process_group_of
 
-        return communicator_of(self, dimensions, timeout)
+        return process_group_of(self, dimensions, timeout)
 
     def options(self, *, timeout: float | None = None) -> ActorMesh:
         """The same mesh with options for every call made through it."""

@@ -12,10 +12,25 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterable, Sequence
 
-__all__ = ["Address", "is_loopback", "joined", "parse", "read_addresses", "resolve", "runtime_folder"]
+__all__ = [
+    "LOOPBACK",
+    "Address",
+    "address_towards",
+    "is_loopback",
+    "joined",
+    "parse",
+    "read_addresses",
+    "resolve",
+    "runtime_folder",
+]
+
+LOOPBACK = "127.0.0.1"
+"""What every process reaches its own host by."""
 
 _FORMS = '"host:7000", "[2001:db8::1]:7000" or "unix:/run/host.sock"'
 _PORT_MAX = 65535
+# Nothing is ever sent there: a datagram socket only looks up the way.
+_ANY_PORT = 9
 # What `sun_path` holds, with the zero at its end.
 _UNIX_PATH_BYTES_MAX = 107
 
@@ -178,3 +193,14 @@ def runtime_folder() -> str | None:
 def is_loopback(dialled: str) -> bool:
     """Whether what `resolve` gave leads to this machine alone."""
     return dialled.startswith(("unix:", "127.", "[::1]:", "[::ffff:127."))
+
+
+def address_towards(other: str) -> str:
+    """The numeric address of this host on its way to another one's; no name is looked up and nothing is sent.
+
+    Raises:
+        OSError: there is no way to it.
+    """
+    with socket.socket(socket.AF_INET6 if ":" in other else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((other, _ANY_PORT))
+        return str(probe.getsockname()[0])

@@ -97,6 +97,11 @@ class Desk(Actor):
         self._injectors.inject(mesh, fault)
 
     @endpoint(concurrent=True)
+    async def dialled(self, hosts: tuple[int, ...]) -> tuple[str, ...]:
+        """What each of these hosts is reached by from here; empty for this process's own."""
+        return tuple(map(self.runtime.hosts.dialled, hosts))
+
+    @endpoint(concurrent=True)
     async def meet(self, key: tuple[Any, ...], size: int, arrival: Arrival, timeout_s: float) -> Met | Missing:
         """Wait for the members of a group, whose first lives here."""
         return await self._meetings.meet(key, size, arrival, timeout_s)

@@ -157,9 +157,9 @@ def _outcome(call: asyncio.Future[int]) -> int | ActorDied:
 
 def _address_of(host: int) -> str:
     """The number by which this program, and so other hosts too, reach a host."""
-    attached = process.current().hosts.owned.get(host)
-    if attached is None:
+    dialled = process.current().hosts.dialled(host)
+    if not dialled:
         # This one: its name is what it has for others.
         return socket.gethostname()
     # Who is reached by a Unix socket is here, and the others are too.
-    return parse(attached[0].attaching.dialled_of(host)[0]).host or _LOOPBACK
+    return parse(dialled).host or _LOOPBACK

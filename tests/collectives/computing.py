@@ -1,12 +1,15 @@
 """Actors that compute together, and what they compute."""
 
 import asyncio
+import os
 import time
 
+import standins
 import torch
 
 from roost import Actor, context, endpoint
-from roost.errors import CollectiveError
+from roost.collectives.rccl import Rccl
+from roost.errors import CollectiveError, Unavailable
 
 torch.set_num_threads(1)
 
@@ -37,20 +40,44 @@ def same(found, wanted):
 
 
 class Member(Actor):
-    """One rank."""
+    """One rank.
 
-    def __init__(self):
+    Args:
+        libraries: the folder of stand-ins for a GPU's libraries; None for gloo.
+    """
+
+    def __init__(self, libraries=None):
+        self.backend = "gloo" if libraries is None else "rccl"
+        if libraries is not None:
+            standins.use(libraries)
         self.comm = self.part = None
         self.inside = asyncio.Event()
 
     @endpoint
     async def join(self, *dimensions, timeout=20.0):
-        self.comm = await context().mesh.communicator(*dimensions, timeout=timeout)
+        self.comm = await self._communicator(*dimensions, timeout=timeout)
         return self.comm.rank, self.comm.size
+
+    def _communicator(self, *dimensions, timeout=20.0):
+        return context().mesh.communicator(*dimensions, backend=self.backend, timeout=timeout)
+
+    @endpoint(concurrent=True)
+    async def join_with_faults(self, faults):
+        """Of the stand-in library: it reads them when a communicator is made."""
+        os.environ[standins.FAULTS] = faults.get(context().point.rank, "")
+        loop, join = asyncio.get_running_loop(), Rccl.join
+
+        def joining(*arguments):
+            loop.call_soon_threadsafe(self.inside.set)
+            join(*arguments)
+
+        Rccl.join = joining
+        self.comm = await self._communicator()
 
     @endpoint
     async def rebuild(self, timeout=20.0):
-        self.comm = await (self.comm.rebuild(timeout=timeout) if self.comm else context().mesh.communicator())
+        os.environ.pop(standins.FAULTS, None)
+        self.comm = await (self.comm.rebuild(timeout=timeout) if self.comm else self._communicator())
         return await self._sum()
 
     @endpoint
@@ -183,6 +210,24 @@ class Member(Actor):
         total = await self.part.all_reduce(torch.tensor([float(rank)]))
         return self.part.rank, total.item()
 
+    @endpoint
+    async def until_it_fails(self):
+        """What was said in the end."""
+        while True:
+            try:
+                await self._sum()
+            except CollectiveError as error:
+                return str(error), error.suspects
+
+    @endpoint
+    async def join_by(self, backends):
+        """What was said to a wish of which each rank has its own."""
+        try:
+            await context().mesh.communicator(backend=backends[context().point.rank], timeout=5)
+        except (ValueError, Unavailable) as error:
+            return f"{type(error).__name__}: {error}"
+        return None
+
     @endpoint(concurrent=True)
     async def hold(self, who, of_part):
         """Be in an operation that one rank never begins: when it ended, and what was said."""
@@ -227,7 +272,7 @@ class Member(Actor):
         """Communicators that nobody keeps: the last to let go of one may be a thread of its library."""
         found = []
         for _ in range(5):
-            comm = await context().mesh.communicator()
+            comm = await self._communicator()
             found.append((await comm.all_reduce(torch.tensor([1.0]))).item())
             del comm
         return found
@@ -235,8 +280,7 @@ class Member(Actor):
     @endpoint
     async def two_at_once(self):
         """Two communicators of the same ranks, and operations of both at the same time."""
-        mesh = context().mesh
-        one, other = await asyncio.gather(mesh.communicator(), mesh.communicator())
+        one, other = await asyncio.gather(self._communicator(), self._communicator())
         found = await asyncio.gather(one.all_reduce(torch.tensor([1.0])), other.all_reduce(torch.tensor([2.0])))
         await asyncio.gather(one.close(), other.close())
         return [tensor.item() for tensor in found]

@@ -27,10 +27,10 @@ def joined():
     return make
 
 
-async def spawned(procs, **options):
+async def spawned(procs, libraries=None):
     from computing import Member
 
-    mesh = procs.options(**options).spawn("trainers", Member)
+    mesh = procs.spawn("trainers", Member, libraries)
     await mesh.join.call()
     return mesh
 
@@ -64,12 +64,14 @@ async def killed_in_an_operation(mesh, who, *, of_part):
 
 
 @pytest.mark.timeout(900)
-async def test_a_death_in_mid_operation_frees_all_others_and_names_the_dead(joined, rounds, promised, figures):
+async def test_a_death_in_mid_operation_frees_all_others_and_names_the_dead(
+    joined, libraries, rounds, promised, figures
+):
     late: list[float] = []
     kills = rounds(5, 200)
     restart = Restart(limit=1000, within_s=60, backoff_s=(0.01, 0.02))
     async with joined(SIZE, restart=restart) as procs:
-        mesh = await spawned(procs)
+        mesh = await spawned(procs, libraries)
         for number in range(kills):
             if number % 2:
                 await mesh.divide.call()
@@ -78,13 +80,13 @@ async def test_a_death_in_mid_operation_frees_all_others_and_names_the_dead(join
             assert set((await mesh.rebuild.call()).values()) == {36.0}
     ended = kills * (SIZE - 1) - len(late)
     figures(f"{ended} of {kills * (SIZE - 1)} survivors were ended with what gloo did not give up")
-    assert ended <= kills
+    assert ended <= (kills if libraries is None else 0)
     promised(f"free after a kill, {SIZE} ranks", late, 99, 0.1)
 
 
-async def test_a_rank_that_does_not_come_is_named_at_the_deadline(joined):
+async def test_a_rank_that_does_not_come_is_named_at_the_deadline(joined, libraries):
     async with joined() as procs:
-        mesh = await spawned(procs)
+        mesh = await spawned(procs, libraries)
         told = await mesh.wait_for.call(2, 0.5)
         for point, said in told.items():
             if point["gpus"] == 2:
@@ -141,3 +143,55 @@ async def test_an_abort_that_hangs_ends_its_process(joined):
         assert "roost.collectives ends this process: all_reduce, operation 1" in failure.stderr
         for rank in (0, 2):
             assert outcomes.item(gpus=rank)[1] == ("trainers[gpus=3]",)
+
+
+async def faulty(procs, standin, faults):
+    """A mesh whose ranks' stand-in libraries have these faults."""
+    from computing import Member
+
+    mesh = procs.spawn("trainers", Member, standin)
+    await mesh.join_with_faults.call(faults)
+    return mesh
+
+
+async def test_an_abort_that_hangs_in_the_library_ends_its_process(joined, standin):
+    async with joined() as procs:
+        mesh = await faulty(procs, standin, {1: "hang_abort=1"})
+        outcomes = await mesh.wait_for.call(3, 0.5).outcomes()
+        failure = outcomes.item(gpus=1).failure
+        assert failure.signal == signal.SIGKILL
+        assert "roost.collectives ends this process: all_reduce, operation 1" in failure.stderr
+        for rank in (0, 2):
+            assert outcomes.item(gpus=rank)[1] == ("trainers[gpus=3]",)
+
+
+async def test_an_operation_that_hangs_in_the_library_ends_at_the_deadline(joined, standin):
+    async with joined() as procs:
+        mesh = await faulty(procs, standin, {2: "hang=2"})
+        assert set((await mesh.sum.call()).values()) == {10.0}
+        for text, suspects, _ in (await mesh.wait_for.call(None, 0.5)).values():
+            assert "all ranks have begun it" in text
+            assert suspects == ()
+        assert set((await mesh.rebuild.call()).values()) == {10.0}
+
+
+async def test_what_the_library_says_of_an_error_is_told_at_all_ranks(joined, standin):
+    async with joined() as procs:
+        mesh = await faulty(procs, standin, {1: "fail=2:6"})
+        for text, suspects in (await mesh.until_it_fails.call()).values():
+            assert "trainers[gpus=1] had an error in all_reduce, operation 2: ncclCommGetAsyncError returned 6" in text
+            assert "operation 2 failed, as the test wanted" in text
+            assert suspects == ()
+
+
+async def test_a_start_that_hangs_in_the_library_ends_with_the_rank_that_dies(joined, standin):
+    from computing import Member
+
+    async with joined() as procs:
+        mesh = procs.spawn("trainers", Member, standin)
+        joining = mesh.join_with_faults.call(dict.fromkeys(range(FEW), "hang_init=1"))
+        await mesh.is_inside.call()
+        os.kill((await mesh.states()).item(gpus=2).pid, signal.SIGKILL)
+        outcomes = await joining.outcomes()
+        for rank in (0, 1, 3):
+            assert "trainers[gpus=2] died" in str(outcomes.item(gpus=rank))

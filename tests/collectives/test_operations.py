@@ -2,7 +2,7 @@
 
 import pytest
 
-from roost import this_host
+from roost import ProcessHosts, this_host
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("nothing_left")]
 
@@ -10,11 +10,11 @@ PRELOAD = ["torch", "computing"]
 
 
 @pytest.fixture
-async def members():
+async def members(libraries):
     from computing import Member
 
     async with this_host().spawn_procs({"gpus": 8}, preload=PRELOAD, name="trainers") as procs:
-        mesh = procs.spawn("trainers", Member)
+        mesh = procs.spawn("trainers", Member, libraries)
         assert [*(await mesh.join.call()).values()] == [(rank, 8) for rank in range(8)]
         yield mesh
 
@@ -46,8 +46,9 @@ async def test_what_does_not_fit_is_refused_before_anybody_waits(members):
 
 REFUSED = [
     "a list, not a tensor", "torch.int16 cannot be reduced", "whole numbers", "'median' is unknown", "not contiguous",
-    "out is torch.float32 of shape (5,)", "is on meta", "roost.kernels.dequantise", "not a multiple of 8 ranks",
-    "root=8 is none of the 8 ranks", "to=3 is this rank itself", "timeout", "no dimension 'nodes'; it has gpus",
+    "out is torch.float32 of shape (5,)", "on meta, and this communicator's are on cpu", "roost.kernels.dequantise",
+    "not a multiple of 8 ranks", "root=8 is none of the 8 ranks", "to=3 is this rank itself", "timeout",
+    "no dimension 'nodes'; it has gpus",
 ]  # fmt: skip
 
 
@@ -64,3 +65,33 @@ async def test_any_dimension_of_a_mesh_and_slices_of_it():
         assert [*(await mesh.sums_of_dimension.call()).values()] == [6.0] * 4
         with pytest.raises(RuntimeError, match="each rank makes its own end"):
             mesh.communicator("gpus")
+
+
+async def test_ranks_that_want_different_backends_are_told_so(standin):
+    from computing import Member
+
+    async with this_host().spawn_procs({"gpus": 2}, preload=PRELOAD) as procs:
+        mesh = procs.spawn("trainers", Member, standin)
+        for said in (await mesh.join_by.call(["gloo", "rccl"])).values():
+            assert "these want: trainers[gpus=0] 'gloo', trainers[gpus=1] 'rccl'" in said
+        for said in (await mesh.join_by.call(["mpi", "mpi"])).values():
+            assert "'mpi' is unknown" in said
+
+
+async def test_a_machine_without_a_gpu_says_what_was_tried():
+    from computing import Member
+
+    async with this_host().spawn_procs({"gpus": 1}, preload=PRELOAD, env={"ROOST_GPU_PLATFORM": "none"}) as procs:
+        said = await procs.spawn("trainers", Member).join_by.call_one(["rccl"])
+        assert said == "Unavailable: a GPU is not available: ROOST_GPU_PLATFORM is none"
+
+
+async def test_ranks_on_several_hosts_find_each_other_by_how_their_hosts_are_dialled():
+    from computing import Member
+
+    async with ProcessHosts(2) as hosts, hosts.spawn_procs({"gpus": 2}, preload=PRELOAD) as procs:
+        mesh = procs.spawn("members", Member)
+        await mesh.join.call()
+        assert [*(await mesh.sums_of_dimension.call()).values()] == [6.0] * 4
+        await mesh.join.call("hosts")
+        assert [*(await mesh.sums_of_dimension.call()).values()] == [2.0, 4.0, 2.0, 4.0]

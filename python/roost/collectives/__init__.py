@@ -4,5 +4,6 @@ The guide's chapter on collectives shows how.
 """
 
 from roost.collectives.communicator import Communicator
+from roost.collectives.process_group import ProcessGroup
 
-__all__ = ["Communicator"]
+__all__ = ["Communicator", "ProcessGroup"]

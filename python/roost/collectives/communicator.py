@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, get_args
 
-from roost import libraries, process
-from roost.collectives.gloo import Gloo
+from roost import process
 from roost.collectives.groups import groups
+from roost.collectives.library import Backend, opened
 from roost.collectives.making import make_group, place_of, split_group
-from roost.collectives.operations import Operations
+from roost.collectives.operations import Operation, Operations
 from roost.replying import reply_of
-from roost.values import check_finite, check_integer
+from roost.values import check_finite, check_integer, check_one_of
 
 if TYPE_CHECKING:
     from roost.actor_mesh import ActorMesh
-    from roost.collectives.making import Made, Place
+    from roost.collectives.group import Group
+    from roost.collectives.library import Library
+    from roost.collectives.making import Place
     from roost.collectives.operations import ReduceOp
     from roost.reply import Reply
+    from roost.runtime import Runtime
 
 __all__ = ["Communicator", "communicator_of"]
 
@@ -29,18 +33,20 @@ class Communicator:
 
     Every operation begins when it is called, in the order of the calls, which is the same at all ranks; its reply gives the result.
     Until then the tensors that it works on are left alone. Operations are called on the loop or in `def` endpoints. They take
-    contiguous tensors on the CPU, and `timeout` in seconds, 60 when left out.
+    contiguous tensors, on the CPU or this process's GPU as `backend` says, and `timeout` in seconds, 60 when left out. On a GPU they
+    come after what torch's current stream has when they are called, and the reply when the GPU is done.
 
     When a rank dies, all that is under way raises `CollectiveError` with the death in `.failure`, here and in what was split off.
     When an operation has not ended in time, `.suspects` names who has not begun it. Then the communicator is of no more use:
     `rebuild()` makes a new one.
     """
 
-    def __init__(self, place: Place, made: Made) -> None:
+    def __init__(self, place: Place, backend: Backend, group: Group, library: Library) -> None:
         self._place = place
-        self._made = made
-        self._group = made.group
-        self._operations = Operations(made.group.rank, len(made.group.members))
+        self._backend: Backend = backend
+        self._group = group
+        self._library = library
+        self._operations = Operations(library, group.rank, len(group.members))
 
     @property
     def rank(self) -> int:
@@ -51,6 +57,11 @@ class Communicator:
     def size(self) -> int:
         """How many ranks the group has."""
         return len(self._group.members)
+
+    @property
+    def backend(self) -> Backend:
+        """What moves its tensors: "gloo" those on the CPU, "rccl" those on this process's GPU, by RCCL or NCCL."""
+        return self._backend
 
     @property
     def broken(self) -> str | None:
@@ -141,6 +152,9 @@ class Communicator:
     def send(self, tensor: Any, to: int, *, timeout: float = TIMEOUT_S) -> Reply[None]:
         """A tensor to one other rank, which calls `receive`. Several between two ranks arrive in the order of the calls.
 
+        Those that are begun on the loop without awaiting between them move together, in both directions. In a `def` endpoint, over
+        "rccl", each goes by itself: what waits for another one's has to be begun on the loop.
+
         Args:
             tensor: of any dtype.
             to: the other rank.
@@ -181,21 +195,18 @@ class Communicator:
             key: from 0; those of one colour are in the order of their keys, and where these are equal in that of their ranks here.
             timeout: as for `all_reduce`.
         """
-        torch = libraries.torch()
         check_finite("split", "timeout", timeout, above=0)
         check_integer("split", "key", key, least=0)
         if colour is not None:
             check_integer("split", "colour", colour, least=0)
-        gloo = Gloo(self._place.address)
-        own = torch.tensor([[-1 if colour is None else colour, key, gloo.port]])
-        operation = self._operations.all_gather(own, None)
-        operation.name = "split"
+        half = self._library.split(colour, key)
+        operation = Operation("split", half.begin)
         begun = self._group.begin(operation, timeout)
 
         async def split() -> Communicator | None:
-            said = (await begun).tolist()
-            made = await split_group(self._made, gloo, said, operation.number, timeout)
-            return None if made is None else Communicator(self._place, made)
+            await begun
+            made = await split_group(self._group, half, operation.number, timeout)
+            return None if made is None else Communicator(self._place, self._backend, *made)
 
         return reply_of(split())
 
@@ -217,7 +228,7 @@ class Communicator:
 
         async def rebuild() -> Communicator:
             await self.close()
-            return Communicator(place, await make_group(place, self._group.runtime, timeout))
+            return await _made(place, self._backend, self._group.runtime, timeout)
 
         return reply_of(rebuild())
 
@@ -225,16 +236,21 @@ class Communicator:
         """Let it go; what is under way at other ranks fails. What was split off ends with it."""
         groups(self._group.runtime).remove(self._group)
         self._group.break_off(f"{self._group.members[self.rank].name} has closed it")
-        await asyncio.to_thread(self._group.gloo.close)
+        await asyncio.to_thread(self._library.close)
 
 
-def communicator_of(mesh: ActorMesh, dimensions: tuple[str, ...], timeout: float) -> Reply[Communicator]:
+def communicator_of(
+    mesh: ActorMesh, dimensions: tuple[str, ...], backend: Backend, timeout: float
+) -> Reply[Communicator]:
     """What `mesh.communicator()` gives."""
+    check_one_of("communicator's", "backend", backend, get_args(Backend))
     check_finite("communicator", "timeout", timeout, above=0)
     runtime = process.current()
     place = place_of(mesh, dimensions, runtime)
 
-    async def make() -> Communicator:
-        return Communicator(place, await make_group(place, runtime, timeout))
+    return reply_of(_made(place, backend, runtime, timeout))
 
-    return reply_of(make())
+
+async def _made(place: Place, backend: Backend, runtime: Runtime, timeout_s: float) -> Communicator:
+    group, library = await make_group(place, runtime, partial(opened, backend, runtime), timeout_s)
+    return Communicator(place, backend, group, library)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from contextlib import suppress
 from contextvars import Context
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
@@ -17,10 +18,10 @@ from roost.reply import Reply, fail_reply
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from roost.collectives.gloo import Gloo
     from roost.collectives.groups import Groups
+    from roost.collectives.library import Begun, Joined
     from roost.collectives.operations import Operation
     from roost.failure import Failure
     from roost.runtime import Runtime
@@ -30,12 +31,14 @@ __all__ = ["Group", "GroupId", "Member", "Pending"]
 GroupId = tuple[int, ...]
 """The id of a group, and behind it, of one that was split off, how it was."""
 
-# How long an error of the library waits for the news of the death that explains it.
+# How long an error of the library waits for the news of the death that explains it: connections end with the process, and the news
+# goes by its owner's loop, which may be busy.
 _HOLD_S = 1.0
 # How long others have to say how far they are, when an operation has not ended in time.
 _ANSWER_S = 1.0
-# How long operations may take to end once they were aborted; then the process is ended, since nothing else frees it. Seen with
-# torch 2.15: a send of gloo's that was in the middle of its bytes sometimes waits on, though its connection has ended.
+# How long operations may take to end once they were aborted; then the process is ended, since nothing else frees it. NCCL's abort
+# may hang; and a send of gloo's that was in the middle of its bytes sometimes waits on, though its connection has ended (seen with
+# torch 2.15).
 _ABORT_WITHIN_S = 2.0
 # In so many looks: one that comes late, because the process had no CPU, is not yet the last.
 _LOOKS = 8
@@ -51,7 +54,7 @@ class Member(NamedTuple):
 class Pending:
     """An operation under way."""
 
-    __slots__ = ("error", "number", "operation", "reply", "timeout_s", "timer", "work")
+    __slots__ = ("begun", "error", "number", "operation", "reply", "timeout_s", "timer")
 
     def __init__(self, number: int, operation: Operation, reply: Reply[Any], timeout_s: float) -> None:
         self.number = number
@@ -59,7 +62,7 @@ class Pending:
         self.reply = reply
         self.timeout_s = timeout_s
         # It has the tensors, which the library writes until it is done.
-        self.work: Any = None
+        self.begun: Begun | None = None
         self.timer: TimerHandle | None = None
         self.error: BaseException | None = None
 
@@ -84,18 +87,18 @@ class Group:
         title: what people call it.
         members: all of them, in rank order.
         rank: this one's place.
-        gloo: the library's group.
+        library: its end in the library.
     """
 
     def __init__(
-        self, runtime: Runtime, group: GroupId, title: str, members: Sequence[Member], rank: int, gloo: Gloo
+        self, runtime: Runtime, group: GroupId, title: str, members: Sequence[Member], rank: int, library: Joined
     ) -> None:
         self.runtime = runtime
         self.id = group
         self.title = title
         self.members = tuple(members)
         self.rank = rank
-        self.gloo = gloo
+        self.library = library
         # Of the last operation that was begun here.
         self.last_begun = 0, "nothing"
         self._children: WeakSet[Group] = WeakSet()
@@ -104,6 +107,7 @@ class Group:
         # Their errors wait for the news that explains them.
         self._held: list[Pending] = []
         self._end: _End | None = None
+        self._ended = asyncio.Event()
 
     @property
     def broken(self) -> str | None:
@@ -131,7 +135,7 @@ class Group:
             self.last_begun = number, operation.name
             pending = self._pending[number] = Pending(number, operation, reply, timeout_s)
             try:
-                pending.work = operation.begin(self.gloo.group)
+                pending.begun = operation.begin()
             except RuntimeError as error:
                 # The others wait for it, and will hear of it from here.
                 pending.error = error
@@ -140,28 +144,22 @@ class Group:
 
     def _watch(self, pending: Pending) -> None:
         """See to it that its end is heard of, or that it does not come."""
-        if pending.error is not None:
+        if pending.begun is None:
             self.ended(pending)
             return
         pending.timer = self.runtime.loop.call_later(pending.timeout_s, self._overdue, pending, context=Context())
         home = groups(self.runtime)
         home.busy[pending] = self
-        if pending.operation.has_future:
-            pending.work.get_future().add_done_callback(lambda future: _finish(home, pending, future.value))
-        else:
-            # The library has nothing that would tell: somebody has to wait.
-            wait = threading.Thread(target=_finish, args=(home, pending, pending.work.wait), name="roost-collective")
-            wait.daemon = True
-            wait.start()
+        pending.begun.then(partial(_finish, home, pending))
 
-    def ended(self, pending: Pending, value: Any = None) -> None:
+    def ended(self, pending: Pending) -> None:
         """An operation has, on the loop."""
         del self._pending[pending.number]
         if pending.timer is not None:
             pending.timer.cancel()
         if pending.error is None:
             if not pending.reply.done():
-                pending.reply.set_result(value)
+                pending.reply.set_result(pending.operation.result)
         elif self._end is not None:
             self._fail(pending)
         else:
@@ -194,7 +192,8 @@ class Group:
             if self._end is not None:
                 return
             self._end = _End(reason, failure, tuple(suspects))
-        self.gloo.abort(reason)
+        self._ended.set()
+        self.library.abort(reason)
         for child in list(self._children):
             child.break_off(reason, failure, suspects)
         held, self._held = self._held, []
@@ -211,6 +210,11 @@ class Group:
                 "roost.collectives",
                 f"{stuck} of {self.title} did not end within {_ABORT_WITHIN_S:g} s of the abort: {self.broken}",
             )
+
+    async def hear_why(self) -> None:
+        """Wait for the news of the death that explains an error, if there is any."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), _HOLD_S)
 
     def _unexplained(self) -> None:
         """No death was heard of: the error is what there is to say."""
@@ -259,17 +263,9 @@ class Group:
         return answer
 
 
-def _finish(home: Groups, pending: Pending, done: Callable[[], object]) -> None:
-    """On a thread of the library's: what it says, and what is left to be done.
-
-    The group must not be known here: with its last reference the library ends its threads, of which this is one.
-    """
-    value: Any = None
-    try:
-        done()
-        value = pending.operation.finish()
-    except BaseException as error:  # noqa: BLE001 - it goes to whoever awaits the operation
-        pending.error = error
+def _finish(home: Groups, pending: Pending, error: BaseException | None) -> None:
+    """On a thread of the library's. The group must not be known here: its last reference ends that thread."""
+    pending.error = error
     # The loop may have ended in the meantime, and with it who waits.
     with suppress(RuntimeError):
-        home.loop.call_soon_threadsafe(home.ended, pending, value)
+        home.loop.call_soon_threadsafe(home.ended, pending)

@@ -38,9 +38,9 @@ class Groups:
         self._living.pop((group.id, group.rank), None)
         self._watch.leave(group)
 
-    def ended(self, pending: Pending, value: object) -> None:
+    def ended(self, pending: Pending) -> None:
         """An operation has."""
-        self.busy.pop(pending).ended(pending, value)
+        self.busy.pop(pending).ended(pending)
 
     def progress(self, group: GroupId, rank: int) -> tuple[int, str] | None:
         """The number and the name of the last operation that a member has begun; None when it is not there."""

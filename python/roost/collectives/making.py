@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 import time
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from roost import libraries
-from roost.collectives.gloo import Gloo, connected_store, port_of, served_store
+from roost.addresses import LOOPBACK, address_towards, is_loopback, parse
 from roost.collectives.group import Group, Member
 from roost.collectives.groups import groups
 from roost.collectives.meetings import Arrival, Met, Missing
@@ -22,29 +19,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from roost.actor_mesh import ActorMesh
+    from roost.collectives.library import Joined, Library, Split
     from roost.failure import Failure
     from roost.reply import Reply
     from roost.runtime import Runtime
     from roost.shape import Shape
 
-__all__ = ["Made", "Place", "make_group", "place_of", "split_group"]
+__all__ = ["Place", "make_group", "place_of", "split_group"]
 
-_LOOPBACK = "127.0.0.1"
+L = TypeVar("L", bound="Joined")
+
 # Between two tries to reach the first member while it starts again.
 _AGAIN_S = 0.02
 # How much longer than itself the first member is waited for.
 _MARGIN_S = 1.0
-# How long an error waits for the news of the death that explains it.
-_HOLD_S = 0.05
-
-
-class Made(NamedTuple):
-    """A group, and what it was made with and is split with."""
-
-    group: Group
-    store: Any
-    server: Any
-    """Of the store, in the first member's process: None in the others'."""
 
 
 class Place:
@@ -59,12 +47,6 @@ class Place:
             Member(rank_name(mesh._name, mesh._whole.point(base)), procs[base // per]) for base in shape.ranks()
         ]
         self.title = rank_name(mesh._name, shape.sizes)
-
-    @property
-    def address(self) -> str:
-        """Where this process listens for the others."""
-        hosts = {host for host, _ in self.mesh._on._hosts}
-        return _LOOPBACK if len(hosts) <= 1 else _address_of_this_host()
 
 
 def place_of(mesh: ActorMesh, dimensions: tuple[str, ...], runtime: Runtime) -> Place:
@@ -91,58 +73,68 @@ def place_of(mesh: ActorMesh, dimensions: tuple[str, ...], runtime: Runtime) -> 
     return Place(mesh, shape, list(shape.ranks()).index(runner.point.rank))
 
 
-def _address_of_this_host() -> str:
-    name = os.uname().nodename
-    try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise Unavailable(
-            f"ranks on several hosts connect by their addresses, and this host's name {name!r} has none: {error}"
-        ) from error
-    addresses = [str(one[4][0]) for one in found]
-    usable = [one for one in addresses if not one.startswith(("127.", "::1"))]
-    if not usable:
-        raise Unavailable(
-            f"ranks on several hosts connect by their addresses, and this host's name {name!r} means only "
-            f"{', '.join(addresses)}: correct /etc/hosts"
-        )
-    return usable[0]
+async def _address(place: Place, runtime: Runtime) -> str:
+    """The numeric address by which the hosts of the others reach this process.
+
+    Raises:
+        Unavailable: there is no way to any of them.
+    """
+    on = place.mesh._on
+    # The way to another host says most; but this one's own number is right, too.
+    others = sorted(dict(on._hosts), key=lambda host: host == runtime.host_id)
+    if len(others) <= 1:
+        return LOOPBACK
+    dialled = await desk_of(runtime, on._owner).dialled.call_one(tuple(others))
+    far = [parse(one).host for one in dialled if one and not is_loopback(one)]
+    for number in far:
+        with suppress(OSError):
+            return address_towards(number)
+    if not far:
+        # All are dialled by addresses of the owner's own host.
+        return LOOPBACK
+    raise Unavailable(
+        f"ranks on several hosts connect by their addresses, and there is no way from here to {', '.join(far)}"
+    )
 
 
-async def make_group(place: Place, runtime: Runtime, timeout_s: float) -> Made:
+async def make_group(place: Place, runtime: Runtime, opened: Callable[[str], L], timeout_s: float) -> tuple[Group, L]:
     """Meet the others and connect with them.
+
+    Args:
+        place: who they are.
+        runtime: this process's.
+        opened: given the address by which others reach this process, the library; called on a thread that is not the loop's.
+        timeout_s: how long it may take.
+
+    Returns:
+        The group, and its library, which has joined.
 
     Raises:
         CollectiveError: some did not come, or one died meanwhile.
-        Unavailable: torch is not there, or this host has no address.
+        Unavailable: torch, or the library, is not there, or the other hosts are not to be reached.
+        ValueError: the others want another library.
     """
     until = time.monotonic() + timeout_s
     runtime.members.note_procs(place.mesh._on)
-    address = place.address
-    is_first = place.rank == 0
 
-    def listen() -> tuple[Gloo, tuple[Any, str]]:
-        return Gloo(address), served_store(address) if is_first else (None, "")
+    def come(address: str) -> tuple[L, Arrival]:
+        library = opened(address)
+        return library, Arrival(place.rank, runtime.proc, library.backend, library.card(is_first=place.rank == 0))
 
     # One after the other: of two that are made at once, the first is the first at all ranks.
     async with groups(runtime).coming:
         # The library is imported here, perhaps, which takes seconds.
-        gloo, (server, store) = await _elsewhere(runtime, listen)
-        meeting = _Meeting(place, runtime, Arrival(place.rank, runtime.proc, gloo.port, store), until)
+        library, arrival = await asyncio.to_thread(come, await _address(place, runtime))
+        meeting = _Meeting(place, runtime, arrival, until)
         asked = meeting.ask()
     met = await meeting.answer(asked)
-    group = Group(runtime, (met.id,), place.title, place.members, place.rank, gloo)
-    there = met.members[0].store
-    gloo.reaches([port_of(there), *(one.port for one in met.members if one.rank != place.rank)])
+    if any(one.backend != arrival.backend for one in met.members):
+        wanted = ", ".join(f"{place.members[one.rank].name} {one.backend!r}" for one in met.members)
+        raise ValueError(f"the ranks of a communicator have one backend, and these want: {wanted}")
+    group = Group(runtime, (met.id,), place.title, place.members, place.rank, library)
     groups(runtime).add(group)
-
-    def connect() -> Any:
-        left = timedelta(seconds=max(0.0, until - time.monotonic()))
-        client = connected_store(there, left)
-        gloo.connect(libraries.distributed().PrefixStore("0", client), group.rank, len(group.members), left)
-        return client
-
-    return Made(group, await _connected(group, connect), server)
+    await _join(group, [one.card for one in met.members], until)
+    return group, library
 
 
 class _Meeting:
@@ -189,14 +181,13 @@ class _Meeting:
         return CollectiveError(f"making a communicator of {self._place.title} failed: {reason}", failure, suspects)
 
 
-async def split_group(made: Made, gloo: Gloo, said: list[list[int]], operation: int, timeout_s: float) -> Made | None:
+async def split_group(parent: Group, split: Split, operation: int, timeout_s: float) -> tuple[Group, Library] | None:
     """Connect with those of the same colour, in the order of their keys.
 
     Args:
-        made: the group that is split.
-        gloo: what this member listens with.
-        said: by each member: its colour or -1, its key, the port where it listens.
-        operation: the number of the operation in which they did.
+        parent: the group that is split.
+        split: its library's half, once the operation has ended.
+        operation: the number of that.
         timeout_s: how long it may take.
 
     Returns:
@@ -205,35 +196,31 @@ async def split_group(made: Made, gloo: Gloo, said: list[list[int]], operation: 
     Raises:
         CollectiveError: one died meanwhile.
     """
-    parent = made.group
+    # Elsewhere: it may lie on a GPU, which is busy.
+    said = await asyncio.to_thread(split.said.tolist)
     colour = said[parent.rank][0]
     if colour < 0:
         return None
-    ranks = sorted((key, rank) for rank, (other, key, _) in enumerate(said) if other == colour)
-    members = [parent.members[rank] for _, rank in ranks]
-    own = [rank for _, rank in ranks].index(parent.rank)
+    ranks = [rank for _, rank in sorted((one[1], rank) for rank, one in enumerate(said) if one[0] == colour)]
+    own = ranks.index(parent.rank)
+    members = [parent.members[rank] for rank in ranks]
     group_id = (*parent.id, operation, colour)
-    group = Group(parent.runtime, group_id, f"{parent.title} colour {colour}", members, own, gloo)
-    gloo.reaches(said[rank][2] for _, rank in ranks if rank != parent.rank)
+    part = split.part()
+    group = Group(parent.runtime, group_id, f"{parent.title} colour {colour}", members, own, part)
     groups(parent.runtime).add(group)
     parent.adopt(group)
-    store = libraries.distributed().PrefixStore("/".join(map(str, group_id[1:])), made.store)
-
-    def connect() -> None:
-        gloo.connect(store, own, len(members), timedelta(seconds=timeout_s))
-
-    await _connected(group, connect)
-    return Made(group, made.store, made.server)
+    await _join(group, [tuple(said[rank][2:]) for rank in ranks], time.monotonic() + timeout_s)
+    return group, part
 
 
-async def _connected(group: Group, connect: Callable[[], Any]) -> Any:
+async def _join(group: Group, cards: list[Any], until: float) -> None:
     """Connect on a thread; a death meanwhile ends that at once."""
     runtime = group.runtime
+    left = max(0.0, until - time.monotonic())
     try:
-        made = await _elsewhere(runtime, connect)
+        await asyncio.to_thread(group.library.join, cards, group.rank, group.title, left)
     except (RuntimeError, OSError) as error:
-        if group.broken is None:
-            await asyncio.sleep(_HOLD_S)
+        await group.hear_why()
         groups(runtime).remove(group)
         group.break_off(f"its members could not be connected: {error}")
         raise group.error("the making") from error
@@ -243,8 +230,3 @@ async def _connected(group: Group, connect: Callable[[], Any]) -> Any:
         raise
     if group.broken is not None:
         raise group.error("the making")
-    return made
-
-
-async def _elsewhere(runtime: Runtime, work: Callable[[], Any]) -> Any:
-    return await runtime.loop.run_in_executor(None, work)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from roost.ids import new_id
 from roost.reply import Reply
@@ -22,10 +22,10 @@ class Arrival:
 
     rank: int
     proc: int
-    port: int
-    """Where it listens for the group."""
-    store: str
-    """Of the first member: where the group's store is."""
+    backend: str
+    """The library that it wants."""
+    card: Any
+    """What that library has to know of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -66,11 +65,9 @@ class GlooGroup:
         self._proc = proc
         self._address = address
         self._timeout = timedelta(seconds=timeout_s)
-        self._lock = threading.Lock()
-        # None for one that is alone.
-        self._gloo: Gloo | None = None
         self._quorum_id = -1
-        self._aborted: str | None = None
+        # The quorum's, of one member, too: it can be aborted before it is connected, and says so when it was closed.
+        self._gloo: Gloo | None = None
 
     @property
     def quorum_id(self) -> int:
@@ -80,7 +77,7 @@ class GlooGroup:
     @property
     def aborted(self) -> str | None:
         """Why it was aborted, if it was."""
-        return self._aborted
+        return None if self._gloo is None else self._gloo.aborted
 
     def configure(self, store: str, quorum_id: int, rank: int, world: int) -> None:
         """Make the group of a quorum, in place of the one before.
@@ -95,28 +92,25 @@ class GlooGroup:
             CollectiveError: the group could not be made, or was aborted meanwhile.
         """
         self.close()
-        with self._lock:
-            self._quorum_id, self._aborted = quorum_id, None
+        self._quorum_id, self._gloo = quorum_id, Gloo(self._address)
         if world == 1:
             return
         try:
-            self._make(store, rank, world)
+            self._connect(self._gloo, store, rank, world)
         except (RuntimeError, OSError) as error:
             why = self.aborted or str(error)
             self.abort(why)
             raise CollectiveError(
                 f"making the group of quorum {quorum_id} with {world} members failed: {why}"
             ) from error
-        if self._aborted is not None:
-            raise CollectiveError(f"the group of quorum {quorum_id} was aborted: {self._aborted}")
+        self._refuse_aborted()
 
-    def _make(self, store: str, rank: int, world: int) -> None:
-        gloo = Gloo(self._address)
+    def _refuse_aborted(self) -> None:
+        if self.aborted is not None:
+            raise CollectiveError(f"the group of quorum {self._quorum_id} was aborted: {self.aborted}")
+
+    def _connect(self, gloo: Gloo, store: str, rank: int, world: int) -> None:
         gloo.reaches([port_of(store)])
-        with self._lock:
-            self._gloo = gloo
-            if self._aborted is not None:
-                gloo.abort(self._aborted)
         # Those of one number meet in a quorum's store.
         client = libraries.distributed().PrefixStore(f"proc/{self._proc}", connected_store(store, self._timeout))
         client.set(f"port/{rank}", str(gloo.port))
@@ -125,11 +119,8 @@ class GlooGroup:
 
     def abort(self, reason: str) -> None:
         """End what the group is doing: whoever waits in it gets an error within milliseconds. Again and again is fine."""
-        with self._lock:
-            if self._aborted is None:
-                self._aborted = reason
-                if self._gloo is not None:
-                    self._gloo.abort(reason)
+        if self._gloo is not None:
+            self._gloo.abort(reason)
 
     def allreduce(self, tensor: Any) -> Pending:
         """Begin to sum a tensor over the members, in place.
@@ -137,19 +128,14 @@ class GlooGroup:
         Raises:
             CollectiveError: the group was aborted.
         """
-        if self._aborted is not None:
-            raise CollectiveError(f"the group of quorum {self._quorum_id} was aborted: {self._aborted}")
-        gloo = self._gloo
-        if gloo is None:
-            return _Done()
-        return _Waiting(self, gloo.group.allreduce([tensor]))
+        self._refuse_aborted()
+        group = None if self._gloo is None else self._gloo.group
+        return _Done() if group is None else _Waiting(self, group.allreduce([tensor]))
 
     def close(self) -> None:
         """Let the group go."""
-        with self._lock:
-            gloo, self._gloo = self._gloo, None
-        if gloo is not None:
-            gloo.close()
+        if self._gloo is not None:
+            self._gloo.close()
 
 
 class _Done:

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from roost.addresses import is_loopback, parse
+from roost.addresses import LOOPBACK, address_towards, is_loopback, parse
 
 if TYPE_CHECKING:
     from roost.host_mesh import HostMesh
     from roost.mesh import ProcMesh
 
-__all__ = ["LOOPBACK", "address_towards", "home_of", "per_host", "spawn_replicas"]
-
-LOOPBACK = "127.0.0.1"
-# Nothing is ever sent there: a datagram socket only looks up the way.
-_ANY_PORT = 9
-
-
-def address_towards(other: str) -> str:
-    """The numeric address of this host on its way to another one's; no name is looked up and nothing is sent.
-
-    Raises:
-        OSError: there is no way to it.
-    """
-    with socket.socket(socket.AF_INET6 if ":" in other else socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((other, _ANY_PORT))
-        return str(probe.getsockname()[0])
+__all__ = ["home_of", "per_host", "spawn_replicas"]
 
 
 def home_of(hosts: HostMesh) -> str:

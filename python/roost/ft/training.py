@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from roost import libraries
+from roost.addresses import address_towards
 from roost.errors import RoostError
 from roost.ft.coordinator import Member
 from roost.ft.ending import TrainingOver
@@ -17,7 +18,6 @@ from roost.ft.ledger import Settlement
 from roost.ft.linked import CoordinatorLink
 from roost.ft.loops import loop_for
 from roost.ft.manager import Manager
-from roost.ft.places import address_towards
 from roost.ft.seat import seat_here
 from roost.ft.state import StateTransfer
 from roost.ft.sync import EveryStep

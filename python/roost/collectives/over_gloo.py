@@ -1,0 +1,203 @@
+"""`OverGloo`: a group of torch's gloo, for tensors on the CPU."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from roost import libraries
+from roost.collectives.gloo import Gloo, connected_store, port_of, served_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["OverGloo"]
+
+_OF_TORCH = {"sum": "SUM", "product": "PRODUCT", "max": "MAX", "min": "MIN", "average": "AVG"}
+# One tag for all: messages between two members arrive in the order in which they were sent.
+_TAG = 0
+
+
+class OverGloo:
+    """See `Library`.
+
+    Args:
+        address: the numeric address that this process listens on and is reached by; nothing is looked up.
+        whole: of a part: the group that it is split off from, and what its members call each other in that one's store.
+    """
+
+    backend = "gloo"
+
+    def __init__(self, address: str, whole: tuple[OverGloo, str] | None = None) -> None:
+        self.place = libraries.torch().device("cpu")
+        self._distributed = libraries.distributed()
+        # By how they reduce: made once, since they take as long as a small operation's checks.
+        self._reducing: dict[str, Any] = {}
+        self._address = address
+        self._gloo = Gloo(address)
+        self._whole = whole
+        self._splits = 0
+        self._rank = 0
+        self._store: Any = None
+        # At the first member: it lives as long as the group and its parts.
+        self._server: Any = None
+
+    def card(self, *, is_first: bool) -> tuple[int, str]:
+        """Where it listens, and at the first member the store."""
+        where = ""
+        if is_first and self._whole is None:
+            self._server, where = served_store(self._address)
+        return self._gloo.port, where
+
+    def join(self, cards: Sequence[tuple[Any, ...]], rank: int, title: str, timeout_s: float) -> None:  # noqa: ARG002
+        """Through the store of the first member, or of the whole; a card is a port, and the store's address behind the first's."""
+        until = time.monotonic() + timeout_s
+        self._rank = rank
+        self._gloo.reaches(card[0] for other, card in enumerate(cards) if other != rank)
+        if self._whole is None:
+            there = cards[0][1]
+            self._gloo.reaches([port_of(there)])
+            self._store = connected_store(there, timedelta(seconds=timeout_s))
+            name = "0"
+        else:
+            whole, name = self._whole
+            self._store, self._server = whole._store, whole._server
+        left = timedelta(seconds=max(0.0, until - time.monotonic()))
+        self._gloo.connect(libraries.distributed().PrefixStore(name, self._store), rank, len(cards), left)
+
+    def split(self, colour: int | None, key: int) -> _Split:
+        """Members listen for their part before they tell each other."""
+        self._splits += 1
+        return _Split(self, self._splits, colour, key)
+
+    def abort(self, reason: str) -> None:
+        """Its connections end."""
+        self._gloo.abort(reason)
+
+    def close(self) -> None:
+        """Its threads end."""
+        self._gloo.close()
+
+    # Operations ----------------------------------------------------------------------------------------------------------
+    def all_reduce(self, tensor: Any, op: str) -> _Begun:
+        """Of numbers."""
+        options = self._reducing.get(op)
+        if options is None:
+            options = self._reducing[op] = self._distributed.AllreduceOptions()
+            options.reduceOp = self._op(op)
+        return _Begun(self._gloo.group.allreduce([tensor], options))
+
+    def reduce(self, tensor: Any, target: Any, op: str, root: int) -> _Begun:
+        """Gloo makes its sums where it finds the numbers, at all members."""
+        options = self._distributed.ReduceOptions()
+        options.reduceOp, options.rootRank = self._op(op), root
+        return _Begun(self._gloo.group.reduce([tensor.clone() if target is None else target], options))
+
+    def reduce_scatter(self, tensor: Any, result: Any, op: str) -> _Begun:
+        """Gloo makes all of it everywhere."""
+        whole = tensor.clone()
+        first = self._rank * result.shape[0]
+        begun = self.all_reduce(whole, op)
+        begun.finish = lambda: result.copy_(whole[first : first + result.shape[0]])
+        return begun
+
+    def all_gather(self, tensor: Any, result: Any) -> _Begun:
+        """Of bytes."""
+        return _Begun(self._gloo.group._allgather_base(_bytes(result), _bytes(tensor)))
+
+    def broadcast(self, tensor: Any, root: int) -> _Begun:
+        """Of bytes."""
+        options = self._distributed.BroadcastOptions()
+        options.rootRank = root
+        return _Begun(self._gloo.group.broadcast([_bytes(tensor)], options))
+
+    def all_to_all(self, tensor: Any, result: Any) -> _Begun:
+        """Of bytes."""
+        return _Begun(self._gloo.group.alltoall_base(_bytes(result), _bytes(tensor), [], []))
+
+    def send(self, tensor: Any, peer: int) -> _Waited:
+        """Of bytes."""
+        return _Waited(self._gloo.group.send([_bytes(tensor)], peer, _TAG))
+
+    def receive(self, tensor: Any, peer: int) -> _Waited:
+        """Of bytes."""
+        return _Waited(self._gloo.group.recv([_bytes(tensor)], peer, _TAG))
+
+    def barrier(self) -> _Begun:
+        """Without tensors."""
+        return _Begun(self._gloo.group.barrier())
+
+    def _op(self, op: str) -> Any:
+        return getattr(self._distributed.ReduceOp, _OF_TORCH[op])
+
+
+class _Split:
+    """See `Split`: a row is colour, key, port."""
+
+    def __init__(self, whole: OverGloo, number: int, colour: int | None, key: int) -> None:
+        self._whole = whole
+        self._part = OverGloo(whole._address, (whole, f"{number}/{colour}"))
+        own = libraries.torch().tensor([[-1 if colour is None else colour, key, self._part._gloo.port]])
+        self._own = own
+        self.said = own.new_empty((whole._gloo.group.size(), 3))
+
+    def begin(self) -> _Begun:
+        """Each member's row to all."""
+        return self._whole.all_gather(self._own, self.said)
+
+    def part(self) -> OverGloo:
+        """It listens already."""
+        return self._part
+
+
+class _Begun:
+    """Work of gloo's that says itself when it is done."""
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+        self.finish: Callable[[], object] | None = None
+
+    def then(self, done: Callable[[BaseException | None], None]) -> None:
+        """On the library's thread."""
+        finish = self.finish
+
+        def ended(future: Any) -> None:
+            _tell(future.value, finish, done)
+
+        self._work.get_future().add_done_callback(ended)
+
+
+class _Waited:
+    """Work of gloo's that has nothing that would tell: somebody has to wait for it."""
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+
+    def then(self, done: Callable[[BaseException | None], None]) -> None:
+        """On a thread of its own."""
+        arguments = self._work.wait, None, done
+        threading.Thread(target=_tell, args=arguments, name="roost-collective", daemon=True).start()
+
+
+def _tell(
+    wait: Callable[[], object], finish: Callable[[], object] | None, done: Callable[[BaseException | None], None]
+) -> None:
+    """Wait and tell.
+
+    The group must not be known here: with its last reference the library ends its threads, of which this may be one.
+    """
+    try:
+        wait()
+        if finish is not None:
+            finish()
+    except BaseException as error:  # noqa: BLE001 - it goes to whoever awaits the operation
+        done(error)
+    else:
+        done(None)
+
+
+def _bytes(tensor: Any) -> Any:
+    """What is only moved is so many bytes: gloo does not know every dtype."""
+    return tensor.reshape(-1).view(libraries.torch().uint8)
