@@ -47,7 +47,7 @@ async def test_hosts_by_name_that_outlive_who_asked_for_them(tmp_path):
     assert (ended.state, ended.failed) == ("ended", False)
     assert await job.kill() == ended
     assert [event.kind async for event in job.events()] == ["ended"]
-    with pytest.raises(JobError, match=r"(?s)ended.*the last lines of .*trainers"):
+    with pytest.raises(JobError, match=r"(?s)ended.*apply\(\) asks for it anew.*the last lines of .*trainers"):
         await job.ready()
     assert not list(tmp_path.glob("*/key")), "the key is gone"
     assert any("SIGTERM" in line for line in job.logs("readers"))

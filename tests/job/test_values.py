@@ -244,6 +244,8 @@ async def test_what_slurm_refuses_is_told_in_its_words(commands, tmp_path):
     with pytest.raises(JobError, match="sbatch refuses: invalid partition specified: nope"):
         await job.apply()
     assert (await job.status()).state == "ended"
+    with pytest.raises(LookupError, match="j has no hosts: it was not taken: sbatch refuses"):
+        job.logs("trainers")
 
 
 @on_a_loop

@@ -336,9 +336,10 @@ class Job(ABC):
         while True:
             status = await self._status_of(record, at_most_s=self._ask_s)
             if status.state in _OVER:
-                raise JobError(f"{status}{last_words(record)}")
+                raise JobError(f"{status}\napply() asks for it anew{last_words(record)}")
             if is_ready(status, hosts, self.meshes):
-                return status
+                # What was said of it may be older than what its agents told.
+                return await self._status_of(record)
             if until is not None and time.monotonic() > until:
                 missing = "; ".join(str(one) for one in status.hosts if one.state != "up")
                 raise CallTimeoutError(
@@ -427,6 +428,8 @@ class Job(ABC):
         return parts
 
     def _log_path(self, record: Record, mesh: str, rank: int) -> str:
+        if not record.parts:
+            raise LookupError(f"{self.name} has no hosts: {(record.ended or {}).get('reason', 'it was not taken')}")
         if mesh == "driver":
             return record.driver_log
         for part in record.parts:
