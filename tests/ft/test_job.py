@@ -3,16 +3,18 @@
 import asyncio
 import os
 import signal
+import time
 from collections import Counter
 from functools import partial
 
 import pytest
 from runs import PACED, digests, progressed, ran, trained
-from toys import Broken, FromCheckpoint, Toy
+from toys import Broken, DiesLast, FromCheckpoint, HangsFirst, Toy
 
 from roost import Restart
 from roost.errors import RoostError
 from roost.ft import DiLoCo, EveryStep, FaultTolerantJob, LocalSGD
+from roost.ft.timeouts import Timeouts
 
 torch = pytest.importorskip("torch")
 
@@ -128,16 +130,50 @@ async def test_every_kind_of_end_is_got_over(replicas, figures):
         )
 
 
-async def test_a_collective_error_costs_a_sync_and_nobodys_life():
+@pytest.mark.parametrize("replicas", [2, 3])
+async def test_a_collective_error_costs_a_sync_and_nobodys_life(replicas, figures):
+    detect_s = 2.0
+    took = []
+
     async def plan(job, failures):
-        await trained(job, 2)
+        await trained(job, replicas)
         for _ in range(10):
+            began = time.monotonic()
             failures.inject("collective error", replica=1)
             await progressed(job, 3)
+            took.append(time.monotonic() - began)
 
-    async with ran(plan, replicas=2, sync=EveryStep()) as (_, report):
+    async with ran(plan, replicas=replicas, sync=EveryStep(), detect_within_s=detect_s) as (_, report):
         assert report.incidents == ()
-        assert report.lost_steps <= 20
+        assert report.lost_steps <= 10 * replicas
+    assert max(took) < 1.1 * detect_s
+    figures(f"{replicas} replicas: three steps on after {1000 * max(took):.0f} ms at most, of {detect_s:g} s")
+
+
+async def test_a_replica_that_dies_in_the_last_step_ends_with_what_all_end_with():
+    async with FaultTolerantJob(DiesLast, replicas=2, steps=20, sync=EveryStep()) as job:
+        report = await job.run()
+        assert len(await digests(job)) == 1
+    assert [one.replica for one in report.incidents] == [1]
+    assert report.ended == (20, 20)
+
+
+async def test_who_stands_still_in_the_first_step_of_a_later_life_is_found_in_little_more_than_any_other(figures):
+    detect_s = 2.0
+
+    async def plan(job, failures):
+        await trained(job, 2)
+        failures.inject("kill", replica=1)
+        while len(job.incidents) < 2:
+            await asyncio.sleep(0.005)
+        await trained(job, 2)
+
+    async with ran(plan, HangsFirst, replicas=2, sync=DiLoCo(10), detect_within_s=detect_s) as (_, report):
+        killed, hung = report.incidents
+    assert hung.failed_at - killed.failed_at < 0.2 * Timeouts(detect_s).first_step_s
+    figures(
+        f"found {hung.failed_at - killed.failed_at:.2f} s after its first life's end, start and all, of {detect_s:g} s"
+    )
 
 
 @pytest.mark.parametrize("service", ["quorum service", "stores"])

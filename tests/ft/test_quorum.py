@@ -177,7 +177,7 @@ def test_who_dies_between_its_vote_and_the_decision_is_not_in_the_quorum_that_fo
 def test_the_end_follows_from_the_votes_when_nobody_has_a_next_step():
     quorums = machine(2)
     first = ask_all(quorums, [0, 1], 0)[-1].quorum
-    assert vote_and_ask(quorums, first, [True, True])[-1] == Ended(1)
+    assert vote_and_ask(quorums, first, [True, True])[-1] == Ended(1, 0, (0, 1))
 
 
 def test_stale_votes_change_nothing():
@@ -263,7 +263,7 @@ def test_all_end_together():
     assert formed.quorum.idle == (0,)
     vote_all(quorums, formed.quorum)
     quorums.asked(0, 0, 0, ask(2, is_idle=True))
-    assert quorums.asked(1, 0, 0, ask(2, is_idle=True)) == [Ended(2)]
+    assert quorums.asked(1, 0, 0, ask(2, is_idle=True)) == [Ended(2, 0, (0, 1))]
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 3, 5, 8])

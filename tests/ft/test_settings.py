@@ -72,6 +72,13 @@ def test_every_rung_of_the_ladder_is_longer_than_what_it_waits_for():
         assert f"{detect_s:g} s" in str(ladder)
 
 
+def test_the_first_step_of_a_later_life_has_no_more_time_than_those_before_have_shown():
+    ladder = Timeouts(2.0)
+    assert ladder.first_step_after(None) == ladder.first_step_s == 60
+    assert ladder.first_step_after(0.5) == 3.5
+    assert ladder.first_step_after(1000.0) == 60
+
+
 def test_torch_is_imported_neither_by_roost_nor_by_its_face_for_training():
     code = (
         "import sys, roost, roost.ft; from roost.ft import FaultTolerantJob, Trainer, DiLoCo; "

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import signal
 import time
 
 from roost import context, endpoint
@@ -56,6 +57,24 @@ class Toy(Trainer):
     @endpoint(concurrent=True)
     def items(self):
         return self.seen
+
+
+class DiesLast(Toy):
+    """One whose replica 1 dies in the last of 20 steps, once."""
+
+    def step(self, step, batch):
+        if step == 19 and context().point["replicas"] == 1 and context().incarnation == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(step, batch)
+
+
+class HangsFirst(Toy):
+    """One whose replica 1 stands still in the first step of its second life."""
+
+    def step(self, step, batch):
+        if not self.seen and context().incarnation == 1:
+            time.sleep(1_000_000)
+        return super().step(step, batch)
 
 
 class FromCheckpoint(Toy):

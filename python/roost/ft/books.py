@@ -39,7 +39,7 @@ class Report:
     lost_steps: int = 0
     """Inner steps of all replicas that do not count: of those that died, and of syncs that failed."""
     ended: tuple[int | None, ...] = ()
-    """How many steps each replica ended with; None for those that were given up, or came back when it was over."""
+    """How many steps each replica ended with; None for those that were given up, or came back when nobody was left to take it from."""
 
     def table(self) -> str:
         """The incidents, a line each."""
@@ -73,6 +73,8 @@ class Books:
         self._doomed: set[int] = set()
         self._lives: dict[int, int] = {}
         self.staged_s: list[float] = []
+        self.longest_first_s: float | None = None
+        """How long a life's build or first step has taken at most so far."""
 
     # ---- told by the ledger
 
@@ -110,6 +112,10 @@ class Books:
                 incident.source, incident.bytes, incident.checksum = news.source, news.bytes, news.checksum
                 _logger.info("incident: %s", incident.to_json())
                 return
+
+    def began(self, seconds: float) -> None:
+        """A life has done its first step."""
+        self.longest_first_s = max(seconds, self.longest_first_s or 0.0)
 
     def heard(self, replica: int, at: float) -> None:
         """The coordinator heard of a death, before or after the job's process did."""

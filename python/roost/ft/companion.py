@@ -11,6 +11,7 @@ from roost.context import context
 from roost.endpoint import endpoint
 from roost.ft.ending import End, TrainingOver
 from roost.ft.seat import take_seat
+from roost.ft.staging import FINAL_ID
 from roost.last_resort import end_process
 
 if TYPE_CHECKING:
@@ -36,13 +37,15 @@ class Companion(Actor):
         self._seat = take_seat(point["replicas"], point["procs"])
         self._timeouts = timeouts
         self._watching: asyncio.Task[None] | None = None
+        self._staging: asyncio.Task[None] | None = None
 
     async def __start__(self) -> None:
         self._watching = asyncio.create_task(self._watch_training())
 
     async def __cleanup__(self, exc: BaseException | None) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in (self._watching, self._staging):
+            if task is not None:
+                task.cancel()
 
     async def __healthy__(self) -> bool:
         return True
@@ -71,6 +74,14 @@ class Companion(Actor):
         return await self._seat.shelf.get(quorum_id, step)
 
     @endpoint(concurrent=True)
+    async def final(self) -> Staged:
+        """What this member's training has ended with, staged when it is first asked for."""
+        if self._staging is None:
+            self._staging = asyncio.create_task(self._stage_final())
+        await asyncio.shield(self._staging)
+        return await self._seat.shelf.get(FINAL_ID, 0)
+
+    @endpoint(concurrent=True)
     async def quit(self, reason: str) -> None:
         """Have the training thread end at its next step: a stop does not reach it."""
 
@@ -92,6 +103,10 @@ class Companion(Actor):
         from roost.ft.suffering import cut_off
 
         cut_off(seconds, network)
+
+    async def _stage_final(self) -> None:
+        stage = await asyncio.wrap_future(self._seat.ended)
+        await asyncio.to_thread(stage)
 
     async def _watch_training(self) -> None:
         """End this process when its training thread stands still: only its end frees what the thread holds."""

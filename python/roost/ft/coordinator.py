@@ -210,7 +210,7 @@ class Coordinator(Actor):
                 self._do(self._stores_end(output.quorum_id))
                 self._do(self._abort(output))
             elif isinstance(output, Ended):
-                self._end_with(End(output.step))
+                self._end_with(End(base=output.base, trained=output.trained))
             elif isinstance(output, Stopped):
                 self._end_with(End(error=output.reason))
         for member, waiting in list(self._votes.items()):

@@ -11,7 +11,10 @@ __all__ = ["End", "TrainingOver"]
 class End:
     """There is no next step."""
 
-    step: int = 0
+    base: int = 0
+    """How many inner steps count."""
+    trained: tuple[int, ...] = ()
+    """The replicas that have the state."""
     error: str | None = None
 
 
@@ -19,5 +22,5 @@ class TrainingOver(BaseException):
     """There is no next step: raised through the user's own loop, which is not to catch it."""
 
     def __init__(self, end: End) -> None:
-        super().__init__(end.error or f"training is over after {end.step} syncs")
+        super().__init__(end.error or f"training is over after {end.base} steps")
         self.end = end

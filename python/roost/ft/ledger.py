@@ -90,6 +90,11 @@ class Ledger(Actor):
         self._books.tell(member, news)
 
     @endpoint(concurrent=True)
+    async def began(self, seconds: float) -> None:
+        """A life has built its model and done its first step; how long the longer of both took."""
+        self._books.began(seconds)
+
+    @endpoint(concurrent=True)
     async def heard(self, replica: int, at: float) -> None:
         """The coordinator heard of a death."""
         self._books.heard(replica, at)

@@ -99,8 +99,9 @@ class Lives:
         """Have a replica train through all its lives: how many steps count, or None when it is given up to the end."""
         life = 0
         while True:
+            first_step_s = self._plan.timeouts.first_step_after(self._books.longest_first_s)
             calls = [
-                self._trainers.slice(replicas=replica, procs=proc).ft_train.call_one(self._plan, life)
+                self._trainers.slice(replicas=replica, procs=proc).ft_train.call_one(self._plan, life, first_step_s)
                 for proc in range(self._procs)
             ]
             try:

@@ -282,6 +282,14 @@ class Manager:
             "user": {key: state_dict() for key, (_, state_dict) in self._states.items()},
         }
 
+    def take_final(self, take: Callable[[dict[str, Any]], dict[str, Any] | None]) -> bool:
+        """Have the state that training has ended with; False when nobody has it any more."""
+        state = take(self.whole_state())
+        if state is not None:
+            self._load(state)
+            self._has_state = True
+        return state is not None
+
     def _join(self, grant: Grant) -> None:
         """Make the group of a quorum where it is a new one, and bring states to where they are missing."""
         quorum, link = grant.quorum, self._link

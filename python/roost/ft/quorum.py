@@ -132,6 +132,10 @@ class Ended:
     """Nobody has anything more to train on: all asks are answered with the end."""
 
     step: int
+    base: int
+    """How many inner steps count."""
+    trained: tuple[int, ...]
+    """The replicas that have the state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +368,8 @@ class Quorums:
             return []
         if all(ask.is_idle for replica in expected for ask in ready[replica].asks.values()):
             self._is_over = True
-            return [Ended(max(ask.step for replica in expected for ask in ready[replica].asks.values()))]
+            asks = [ask for replica in expected for ask in ready[replica].asks.values()]
+            return [Ended(max(ask.step for ask in asks), max(ask.base for ask in asks), tuple(sorted(trained)))]
         return self._formed(ready, sorted(expected))
 
     def _formed(self, ready: dict[int, _Replica], expected: list[int]) -> list[Output]:

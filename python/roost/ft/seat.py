@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ class Seat:
         """What is to go wrong where the training thread next says what it does."""
         self.shelf = Shelf()
         """What peers may take."""
+        self.ended: Future[Callable[[], None]] = Future()
+        """What stages the state that training has ended with, once it has."""
 
     def begin(self, life: int, group: Group) -> None:
         """The training of a life begins, in the calling thread."""

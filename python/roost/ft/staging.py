@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from roost.reply import Reply
 
-__all__ = ["Shelf", "Staged", "Staging", "bytes_of", "read_staged"]
+__all__ = ["FINAL_ID", "Shelf", "Staged", "Staging", "bytes_of", "read_staged"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,8 @@ class Staged:
     checksum: str
 
 
+FINAL_ID = (1 << 63) - 1
+"""In place of a quorum's id: the state that training has ended with. No quorum has a greater one."""
 # What is read or copied at once before it is summed up: large enough to be quick, small enough for a cache.
 _LOAD_BYTES = 16 << 20
 _CACHED_BYTES = 1 << 20

@@ -9,10 +9,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from roost.errors import ActorDied, CallTimeoutError
 from roost.ft.manifest import manifest_of
-from roost.ft.staging import Staging, bytes_of, read_staged
+from roost.ft.staging import FINAL_ID, Staging, bytes_of, read_staged
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from roost.ft.companion import Companion
     from roost.ft.coordinator import Member
     from roost.ft.ledger import Ledger, News
@@ -63,6 +66,25 @@ class StateTransfer:
         state = read_staged(staged, own, source, until - time.monotonic())
         self._news.source, self._news.bytes, self._news.checksum = source, staged.manifest.nbytes, staged.checksum
         return state
+
+    def stage_final(self, state: dict[str, Any]) -> None:
+        """Copy the state that training has ended with, for those that come back when it is over."""
+        self._staging.stage(FINAL_ID, 0, state)
+
+    def take_final(self, sources: Sequence[int], own: dict[str, Any]) -> dict[str, Any] | None:
+        """Take the state that training has ended with from the first of these members that is there; None when none is.
+
+        Raises:
+            ValueError: as `take`.
+        """
+        for source in sources:
+            companion = self._companions.slice(replicas=source, procs=self._member.proc)
+            try:
+                staged = companion.final.call_one().result(self._heal_within_s)
+                return read_staged(staged, own, source, self._heal_within_s)
+            except (ActorDied, CallTimeoutError):
+                continue
+        return None
 
     def digest(self, state: dict[str, Any]) -> str:
         """What tells states apart.

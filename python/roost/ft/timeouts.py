@@ -13,6 +13,7 @@ _PROBES = 0.35
 _GRACE = 0.2
 _FIRST_STEP = 10.0
 _FIRST_STEP_LEAST_S = 60.0
+_FIRST_STEP_AGAIN = 3.0
 _LOOKS = 20
 
 
@@ -56,8 +57,18 @@ class Timeouts:
 
     @property
     def first_step_s(self) -> float:
-        """The same for the first step of a life, which compiles and allocates."""
+        """The same for the build and the first step of a life, which compile and allocate."""
         return max(_FIRST_STEP * self.detect_within_s, _FIRST_STEP_LEAST_S)
+
+    def first_step_after(self, longest_s: float | None) -> float:
+        """The same once some lives have done theirs.
+
+        Args:
+            longest_s: how long the longest of them took; None while there is none.
+        """
+        if longest_s is None:
+            return self.first_step_s
+        return min(self.first_step_s, self.detect_within_s + _FIRST_STEP_AGAIN * longest_s)
 
     @property
     def group_s(self) -> float:

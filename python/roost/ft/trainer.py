@@ -71,12 +71,12 @@ class Trainer(Actor, Generic[B]):
 
     # Beside others, so that the user's own concurrent endpoints answer during training.
     @endpoint(concurrent=True)
-    def ft_train(self, plan: Plan, life: int) -> int | None:
+    def ft_train(self, plan: Plan, life: int, first_step_s: float) -> int | None:
         """Train until all end together; how many steps count. For `FaultTolerantJob`."""
         from roost.ft.training import Training, fail_process
 
         try:
-            self._training = Training(self, plan, life)
+            self._training = Training(self, plan, life, first_step_s)
         except Exception:
             if not life:
                 # What the first life cannot do is not mended by another one.

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from roost.ft.companion import Companion
     from roost.ft.coordinator import Coordinator
     from roost.ft.data import Item
+    from roost.ft.ending import End
     from roost.ft.ledger import Ledger
     from roost.ft.quorum import Quorum
     from roost.ft.sync import Sync
@@ -60,23 +61,26 @@ class Training:
         trainer: the user's.
         plan: the job's.
         life: which life of the replica this is.
+        first_step_s: how long its build, and its first step, may take.
     """
 
-    def __init__(self, trainer: Trainer[Any], plan: Plan, life: int) -> None:
-        seat = seat_here()
+    def __init__(self, trainer: Trainer[Any], plan: Plan, life: int, first_step_s: float) -> None:
+        self._seat = seat = seat_here()
         self._trainer = trainer
         self._plan = plan
         self._member = Member(seat.replica, seat.proc, life)
         self._link = CoordinatorLink(seat, self._member, plan.coordinator, plan.ledger)
         self._link.news.times["process_up"] = seat.born_at
-        self._link.mark("building", plan.timeouts.first_step_s)
+        self._first_step_s = first_step_s
+        self._link.mark("building", first_step_s)
+        began = time.monotonic()
         libraries.torch()
         libraries.distributed()
         if not isinstance(plan.sync, EveryStep):
             libraries.local_sgd()
         self._link.reached("libraries_imported")
         group = GlooGroup(address_towards(plan.home), plan.timeouts.group_s, seat.proc)
-        transfer = StateTransfer(
+        self._transfer = transfer = StateTransfer(
             self._member, seat.shelf, plan.companions, plan.ledger, self._link.news, plan.timeouts.heal_within_s
         )
         seat.begin(life, group)
@@ -97,12 +101,13 @@ class Training:
         self._losses: list[float] = []
         # Of each decision since the last step was over: whether it counts, own steps in it, and how many counted before.
         self._verdicts: list[tuple[bool, int, int]] = []
+        self._built_s = time.monotonic() - began
         self._is_first = True
         self._next_item: Reply[Item[Any] | None] | None = None
         self._manager.prepare()
 
     def run(self) -> int | None:
-        """Train to the end; how many steps count, or None for who came back too late to have the state.
+        """Train to the end; how many steps count, or None for who came back when it was over, and nobody was there to take it from.
 
         Raises:
             RoostError: training cannot go on.
@@ -114,11 +119,19 @@ class Training:
             self._manager.shutdown()
             if over.end.error is not None:
                 raise RoostError(over.end.error) from None
-            # Who came back when it was over has nothing of it.
-            return self._base if self._manager.has_state else None
+            return self._end(over.end)
         except BaseException:  # noqa: BLE001 - what the user's code raises ends the process, as any failure of a replica does
             fail_process()
         raise AssertionError("training ends by its end")
+
+    def _end(self, end: End) -> int | None:
+        manager, transfer = self._manager, self._transfer
+        if not manager.has_state:
+            if not manager.take_final(lambda own: transfer.take_final(end.trained, own)):
+                return None
+            self._base = end.base
+        self._seat.ended.set_result(lambda: transfer.stage_final(manager.whole_state()))
+        return self._base
 
     def _train(self) -> None:
         loop = self.loop
@@ -165,11 +178,13 @@ class Training:
         return asked.result() is None if asked is not None and asked.done() else None
 
     def _inner_step(self, item: Item[Any] | None) -> None:
-        timeouts = self._plan.timeouts
         number = self._base + self.loop.local()
-        self._link.mark(f"step {number}", timeouts.first_step_s if self._is_first else timeouts.step_s)
+        self._link.mark(f"step {number}", self._first_step_s if self._is_first else self._plan.timeouts.step_s)
+        began = time.monotonic()
         loss = self._trainer.step(number, None if item is None else item.value)
-        self._is_first = False
+        if self._is_first:
+            self._is_first = False
+            self._plan.ledger.began.broadcast(max(self._built_s, time.monotonic() - began))
         self._losses.append(float(loss))
         if item is not None:
             self._items.append(item.position)
