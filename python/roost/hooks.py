@@ -166,7 +166,7 @@ class Hooks(Protocol):
         ...
 
     def redial(self, proc: int, /) -> None:
-        """The connection to a proc of another host has broken, and this side made it."""
+        """There is no connection to a proc of another host, and there has to be one."""
         ...
 
     def session_lost(self, proc: int, text: str, /) -> None:

@@ -295,7 +295,7 @@ class Runtime:
         self.control.connect(proc)
 
     def redial(self, proc: int) -> None:
-        """Have a broken connection to a proc of another host made again."""
+        """Have a connection to a proc of another host made where there is none: it has broken, or was idle."""
         self.control.redial(proc)
 
     def broken(self, proc: int, text: str) -> None:

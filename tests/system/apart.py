@@ -99,7 +99,8 @@ def adopt(node, proc, incarnation, fd, slot):
 
 def redial(runtime, proc):
     lane = lanes.get(proc)
-    if lane is not None:
+    # Who is called could only ask the other to call, which does so by itself.
+    if isinstance(lane, Dialler):
         runtime.loop.call_later(_AGAIN_S, lane.dial)
 
 

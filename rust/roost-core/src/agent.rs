@@ -223,13 +223,12 @@ impl Agent {
             ToAgent::Connect { proc } => self.connect(from, proc),
             ToAgent::Link { proc, incarnation } => self.link(from, (proc, incarnation)),
             ToAgent::ConnectLost { proc, reason } => self.connect_lost(from, proc, &reason),
+            ToAgent::Redial { proc } => self.redial(from, proc),
             ToAgent::SegmentOffer {
                 to,
                 segment,
                 size_bytes,
-            } => {
-                self.segment_offer(from, to, (segment, size_bytes), descriptor);
-            }
+            } => self.segment_offer(from, to, (segment, size_bytes), descriptor),
             ToAgent::SegmentAck { to, segment, ok } => {
                 self.send(to, ToClient::SegmentAck { from, segment, ok });
             }

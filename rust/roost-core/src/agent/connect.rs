@@ -176,6 +176,13 @@ impl Agent {
         }
     }
 
+    /// The connection of a lane between hosts is to be made again, which only the other end can do.
+    pub(super) fn redial(&mut self, from: ProcId, to: ProcId) {
+        if self.lanes.contains(from, to) {
+            self.send(to, ToClient::Redial { proc: from });
+        }
+    }
+
     pub(super) fn segment_offer(
         &mut self,
         from: ProcId,

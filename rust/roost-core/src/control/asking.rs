@@ -239,4 +239,9 @@ pub enum ToAgent {
         /// Its incarnation.
         incarnation: Incarnation,
     },
+    /// The lane to this proc of another host has no connection, and it is that proc which dials.
+    Redial {
+        /// The proc at its other end.
+        proc: ProcId,
+    },
 }

@@ -291,4 +291,9 @@ pub enum ToClient {
         /// Whether the receiver asked for it.
         asks: bool,
     },
+    /// Make the connection of the lane to this proc again, which has something to say and cannot dial.
+    Redial {
+        /// The proc at the other end.
+        proc: ProcId,
+    },
 }

@@ -142,7 +142,7 @@ impl Control {
         self.say(ToAgent::ConnectLost { proc, reason })
     }
 
-    /// The data lane to this proc of another host has broken.
+    /// The data lane to this proc of another host has no connection, and needs one.
     fn redial(&self, proc: u64) -> PyResult<()> {
         self.check_process()?;
         self.command(Command::Redial(proc_id(proc)?))

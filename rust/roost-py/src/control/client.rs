@@ -288,6 +288,9 @@ impl Client {
                 },
                 _,
             ) => far?.expect(proc, incarnation, slot, session),
+            (ToClient::Redial { proc }, _) => {
+                far?.redial(now_ns(), proc);
+            }
             (message @ (ToClient::DialLink { .. } | ToClient::ExpectLink { .. }), _) => {
                 far?.link(now_ns(), message);
             }
@@ -392,8 +395,10 @@ impl Client {
                 Command::Show(board) => self.board = Some(board),
                 Command::Links(end) => self.links = descriptor.map(|socket| LinkDoor::new(end, socket)),
                 Command::Redial(proc) => {
-                    if let Some(far) = &mut self.far {
-                        far.redial(now_ns(), proc);
+                    if let Some(far) = &mut self.far
+                        && !far.redial(now_ns(), proc)
+                    {
+                        self.send(&ToAgent::Redial { proc }, None);
                     }
                 }
                 // Only the driver has hosts.

@@ -114,6 +114,7 @@ fn message(py: Python<'_>, notice: ToClient, descriptor: Option<OwnedFd>) -> PyR
         ToClient::Network(_) => ("network",).into_pyobject(py),
         ToClient::Dial { proc, .. } => ("dial", proc.get()).into_pyobject(py),
         ToClient::Expect { proc, .. } => ("expect", proc.get()).into_pyobject(py),
+        ToClient::Redial { proc } => ("redial", proc.get()).into_pyobject(py),
         ToClient::Linked { proc, .. }
         | ToClient::LinkFailed { proc, .. }
         | ToClient::DialLink { proc, .. }

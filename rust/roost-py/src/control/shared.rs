@@ -31,7 +31,7 @@ pub(super) enum Command {
     Show(Board),
     /// Where links to memory go; the socket for them lies in the hand-over socket.
     Links(LinkEnd),
-    /// A data lane to another host has broken.
+    /// A data lane to another host has no connection, and needs one.
     Redial(ProcId),
     /// Call a host.
     Attach { number: u64, wanted: Box<Wanted> },

@@ -90,7 +90,7 @@ pub(crate) enum Action {
     /// Stop watching, then close. Closed first, a socket that a forked child holds as well would stay in the loop's epoll
     /// and wake it for ever.
     Close(OwnedFd),
-    /// The connection to another host has broken: this side calls again.
+    /// There is no connection to a proc of another host, and there has to be one.
     Redial(u64),
     /// The session with a proc of another host cannot go on.
     SessionLost { proc: u64, text: String },

@@ -41,12 +41,19 @@ impl Node {
         python: (u8, u8),
         limits: &Bound<'_, PyDict>,
     ) -> PyResult<Self> {
-        let limit = |name: &str| -> PyResult<u64> {
+        let limit_of = |name: &str| {
             limits
                 .get_item(name)?
-                .ok_or_else(|| PyRuntimeError::new_err(format!("limit {name} is missing")))?
-                .extract()
+                .ok_or_else(|| PyRuntimeError::new_err(format!("limit {name} is missing")))
         };
+        let limit = |name: &str| -> PyResult<u64> { limit_of(name)?.extract() };
+        let idle_s: f64 = limit_of("idle_s")?.extract()?;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "centuries of nanoseconds fit; longer saturates, and less than none there is not"
+        )]
+        let idle_ns = (idle_s * 1e9) as u64;
         let version = Version::ours(crate::version(), python);
         let hello = Hello {
             version,
@@ -84,6 +91,8 @@ impl Node {
             clock_ns: 0,
             ticking: false,
             watch_ns: None,
+            idle_ns,
+            idle_look_ns: None,
         };
         Ok(Self {
             state: Arc::new(Mutex::new(state)),

@@ -14,21 +14,23 @@ const FEEDS_MAX: u32 = 3;
 /// From one look at what is not acknowledged to the next.
 const WATCH_NS: u64 = 1_000_000_000;
 
+/// A timer may be as much early.
+const EARLY_NS: u64 = WATCH_NS / 10;
+
 impl State {
     /// The other end of a proc's connection is gone.
     pub(super) fn ended(&mut self, proc: u64, actions: &mut Vec<Action>) {
         let Some(link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) else {
             return;
         };
-        let Some(far) = &link.far else {
+        if link.far.is_none() {
             actions.extend(link.raw_fd().map(|fd| Action::Ended { fd }));
             return;
-        };
+        }
         // The session goes on: only news of its proc end it.
-        let dials = far.dials;
-        if let Some(fd) = link.take_fd() {
+        if let Some((fd, is_needed)) = link.break_off() {
             actions.push(Action::Close(fd));
-            if dials {
+            if is_needed {
                 actions.push(Action::Redial(proc));
             }
         }
@@ -85,6 +87,35 @@ impl State {
         }
         if waits {
             self.watch_far(actions);
+        }
+    }
+
+    /// Look from time to time which connections are of no use.
+    fn watch_idle(&mut self, actions: &mut Vec<Action>) {
+        if self.idle_look_ns.is_none() {
+            self.idle_look_ns = Some(crate::now_ns().saturating_add(self.idle_ns));
+            actions.push(Action::Tick(
+                std::time::Duration::from_nanos(self.idle_ns).as_secs_f64(),
+            ));
+        }
+    }
+
+    /// Close connections that were of no use since the last look; the next message makes another.
+    fn end_idle(&mut self, actions: &mut Vec<Action>) {
+        let (mut idle, mut stay) = (Vec::new(), false);
+        for peer in self.peers.values_mut() {
+            match peer.link.as_mut().and_then(Link::is_idle) {
+                None => {}
+                Some(false) => stay = true,
+                Some(true) => idle.push(peer.id),
+            }
+        }
+        for proc in idle {
+            let link = self.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut());
+            actions.extend(link.and_then(Link::rest).map(Action::Close));
+        }
+        if stay {
+            self.watch_idle(actions);
         }
     }
 
@@ -168,6 +199,7 @@ pub(super) fn adopt_far(
     {
         let mut state = node.lock();
         let hello = state.hello;
+        let dials = lane.dials;
         match state.link(proc, incarnation) {
             Some(link) if link.far.as_ref().is_some_and(|far| far.session == lane.session) => {
                 let useless = link.replace(lane, &hello);
@@ -183,6 +215,9 @@ pub(super) fn adopt_far(
                 let link = Link::to_host(lane, &hello, slot, state.epoch, state.clock_ns);
                 state.connect(py, proc, incarnation, link, &mut actions);
             }
+        }
+        if dials {
+            state.watch_idle(&mut actions);
         }
     }
     node.read_on(py, proc, raw)?;
@@ -206,13 +241,12 @@ pub(super) fn tick(node: &Node, py: Python<'_>) -> PyResult<()> {
         let mut state = node.lock();
         state.ticking = false;
         let now_ns = crate::now_ns();
-        // A timer may be a little early.
-        if state
-            .watch_ns
-            .is_some_and(|at_ns| at_ns <= now_ns + WATCH_NS / 10)
-        {
-            state.watch_ns = None;
+        let is_due = |at_ns: &mut u64| *at_ns <= now_ns + EARLY_NS;
+        if state.watch_ns.take_if(is_due).is_some() {
             state.end_silent(now_ns, &mut actions);
+        }
+        if state.idle_look_ns.take_if(is_due).is_some() {
+            state.end_idle(&mut actions);
         }
         let mut due = Vec::new();
         let mut next: Option<u64> = None;

@@ -114,6 +114,9 @@ pub(crate) struct State {
     pub(crate) ticking: bool,
     /// When connections to other hosts are looked at next: whether what was sent is acknowledged.
     pub(crate) watch_ns: Option<u64>,
+    /// How long such a connection is kept that nobody uses, and when it is looked at next which those are.
+    pub(crate) idle_ns: u64,
+    pub(crate) idle_look_ns: Option<u64>,
     /// The actors of this process with something to do, and who does it.
     pub(crate) work: Workplace,
 }

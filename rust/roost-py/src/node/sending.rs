@@ -42,6 +42,9 @@ impl State {
         };
         let mut full = link.flush();
         if link.far.is_some() {
+            if link.wakes() {
+                actions.push(Action::Redial(proc));
+            }
             full = self.flush_ahead(proc, full, actions);
             self.watch_far(actions);
         }

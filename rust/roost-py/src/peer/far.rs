@@ -12,12 +12,10 @@ use roost_core::wire::{Hello, Resume};
 use rustix::net::{RecvFlags, recv};
 
 use super::ahead::Outbox;
+use super::quiet::Quiet;
 use super::socket::{SLICES_MAX, send};
 use super::{Inbox, Link};
 use crate::segment::SegmentMap;
-
-/// How long nothing of what was sent may be acknowledged before another connection is tried, to begin with.
-const SILENT_NS: u64 = 5_000_000_000;
 
 /// A connection to a proc of another host that the control thread has made: both sides have proved themselves.
 #[pyclass(frozen, module = "roost._roost")]
@@ -93,10 +91,7 @@ pub(crate) struct Far {
     has_more: bool,
     /// How far the job's clock is ahead of ours.
     pub(crate) clock_ns: i64,
-    /// What was acknowledged and what was still to be written when that last changed, and when; while something is awaited.
-    awaited: Option<((u64, usize), u64)>,
-    /// How long nothing may change then.
-    patience_ns: u64,
+    pub(super) quiet: Quiet,
     pub(super) out: Outbox,
     pub(crate) inbox: Inbox,
 }
@@ -119,8 +114,7 @@ impl Link {
             is_deaf: false,
             has_more: false,
             clock_ns,
-            awaited: None,
-            patience_ns: SILENT_NS,
+            quiet: Quiet::default(),
             out: Outbox::default(),
             inbox: Inbox::default(),
         }));
@@ -142,6 +136,7 @@ impl Link {
         far.dials = lane.dials;
         far.secure = lane.secure;
         far.stage = Stage::Silent;
+        far.quiet.restart();
         (far.is_deaf, far.has_more) = (false, false);
         far.inbox.restart();
         let old = self.take_fd();
@@ -192,36 +187,6 @@ impl Link {
         far.stage = Stage::Fresh;
         self.consumed(Resume::BYTES);
         Ok(true)
-    }
-
-    /// Whether what was sent has been in silence for too long: the other end is busy, or somebody in between has swallowed or
-    /// changed it, and it waits for the rest. None when nothing is awaited.
-    pub(crate) fn is_silent(&mut self, now_ns: u64) -> Option<bool> {
-        let far = self.far.as_mut().filter(|_| self.fd.is_some())?;
-        let acknowledged = self.session.acknowledged();
-        if self.session.last_sequence() == acknowledged {
-            far.awaited = None;
-            return None;
-        }
-        let seen = (acknowledged, self.session.unsent_bytes());
-        match far.awaited {
-            Some((before, since_ns)) if before == seen => {
-                let is_silent = now_ns.saturating_sub(since_ns) >= far.patience_ns;
-                if is_silent {
-                    // One that is only busy, or slow with something large, is left alone ever longer.
-                    far.patience_ns = far.patience_ns.saturating_mul(2);
-                    far.awaited = Some((seen, now_ns));
-                }
-                Some(is_silent)
-            }
-            before => {
-                if before.is_none_or(|((earlier, _), _)| earlier != acknowledged) {
-                    far.patience_ns = SILENT_NS;
-                }
-                far.awaited = Some((seen, now_ns));
-                Some(false)
-            }
-        }
     }
 
     /// Whether their hello was read on this connection.
@@ -351,6 +316,11 @@ impl Far {
 
     pub(crate) fn is_stale(&self) -> bool {
         self.stage == Stage::Stale
+    }
+
+    /// The connection is closed: its keys and buffers are of no use.
+    pub(super) fn forget_keys(&mut self) {
+        self.secure = Secure::plain();
     }
 
     /// Whether frames can be written since this was last asked.

@@ -7,6 +7,7 @@
 //! | `pace` | when frames are written |
 //! | `waiting` | credit, and the messages that wait for it or were not taken yet |
 //! | `far` | the transport to another host: TLS, and connections that are replaced |
+//! | `quiet` | such connections on which nothing happens |
 //! | `ahead` | sent there: parts too large for their frame, which go ahead in pieces |
 //! | `room` | received from there: where such parts gather |
 
@@ -14,6 +15,7 @@ mod ahead;
 mod far;
 mod link;
 mod pace;
+mod quiet;
 mod room;
 mod socket;
 mod waiting;

@@ -58,6 +58,9 @@ impl Host {
     pub(super) fn tell(&mut self, to: ProcId, message: &ToClient, descriptor: Option<OwnedFd>) {
         if to == self.config.driver {
             self.driver_hears(message);
+            if matches!(message, ToClient::Redial { .. }) {
+                return;
+            }
             if let Some((message, descriptor)) = links::message(&mut self.links, message.clone(), descriptor)
             {
                 self.door.push(message, descriptor);

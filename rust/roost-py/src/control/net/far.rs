@@ -233,23 +233,27 @@ impl FarLanes {
         self.news.push(News::Greeted);
     }
 
-    /// The connection to this proc has broken.
-    pub(crate) fn redial(&mut self, now_ns: u64, proc: ProcId) {
-        if let Some(Peer {
-            way:
-                Way::Dials {
-                    attempt: None,
-                    retry_at_ns: None,
-                    tries,
-                    since_ns,
-                    ..
-                },
+    /// A connection to this proc is wanted where there is none. False when it is the other end that dials, which has to be
+    /// asked.
+    pub(crate) fn redial(&mut self, now_ns: u64, proc: ProcId) -> bool {
+        let Some(peer) = self.peers.get_mut(&proc) else {
+            return true;
+        };
+        let Way::Dials {
+            attempt,
+            retry_at_ns,
+            tries,
+            since_ns,
             ..
-        }) = self.peers.get_mut(&proc)
-        {
+        } = &mut peer.way
+        else {
+            return false;
+        };
+        if attempt.is_none() && retry_at_ns.is_none() {
             (*tries, *since_ns) = (0, now_ns);
             self.call(now_ns, proc);
         }
+        true
     }
 
     /// A proc, or the life of it that was known, has ended.

@@ -148,6 +148,16 @@ fn a_far_lane_that_cannot_be_is_told_to_both() {
 }
 
 #[test]
+fn who_cannot_dial_has_the_other_do_it() {
+    let mut rig = rig(on(spawn(&[1, 2, 3]), &[2, 3, 4]));
+    connect(&mut rig, 1, 2);
+    rig.say(2, ToAgent::Redial { proc: proc(1) });
+    assert_eq!(rig.notices(1), [ToClient::Redial { proc: proc(2) }]);
+    rig.say(2, ToAgent::Redial { proc: proc(3) });
+    assert_eq!(rig.notices(3), [], "there is no lane");
+}
+
+#[test]
 fn segments_do_not_leave_their_host() {
     let mut rig = rig(on(spawn(&[1, 2, 3]), &[OWN, 2, OWN]));
     let offer = |to| Input::Message {

@@ -121,6 +121,7 @@ impl Host {
         });
     }
 
+    /// The driver wants a connection to this proc again: it dials, since nobody can dial its host.
     pub(in crate::control::host) fn redial(&mut self, proc: ProcId) {
         if let Brain::Root(root) = &mut self.brain
             && let Some(far) = &mut root.far
@@ -129,13 +130,20 @@ impl Host {
         }
     }
 
-    /// The driver is told of a change: its lanes to what ended are over.
+    /// The driver is told something: what its lanes to other hosts take from it.
     pub(in crate::control::host) fn driver_hears(&mut self, message: &ToClient) {
-        if let (Brain::Root(root), ToClient::Member(member)) = (&mut self.brain, message)
-            && member.status.is_end()
-            && let Some(far) = &mut root.far
-        {
-            far.ended(member.proc, member.incarnation);
+        let Brain::Root(root) = &mut self.brain else {
+            return;
+        };
+        let Some(far) = &mut root.far else { return };
+        match message {
+            ToClient::Member(member) if member.status.is_end() => {
+                far.ended(member.proc, member.incarnation);
+            }
+            ToClient::Redial { proc } => {
+                far.redial(now_ns(), *proc);
+            }
+            _ => {}
         }
     }
 }
