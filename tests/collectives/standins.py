@@ -1,6 +1,7 @@
 """The stand-ins of `hip/tests/standin` for a GPU's runtime and for RCCL, as ranks on the CPU speak through them."""
 
 import ctypes
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -29,6 +30,7 @@ def build(folder):
 
 def use(folder):
     """Have this process take them for what they stand in for, and tensors on the CPU for a GPU's."""
+    os.environ["ROOST_GPU_PLATFORM"] = "rocm"
     for name in _FLAGS:
         ctypes.CDLL(f"{folder}/{name}")
     rccl._opened = lambda: (torch.device("cpu"), DeviceGroup(gpus.wanted(), 0))

@@ -64,6 +64,11 @@ class Communicator:
         return self._backend
 
     @property
+    def place(self) -> Any:
+        """The `torch.device` where its tensors lie."""
+        return self._library.place
+
+    @property
     def broken(self) -> str | None:
         """Why it is of no more use; None while it is."""
         return self._group.broken
