@@ -174,6 +174,11 @@ def test_a_plain_script_and_a_shell(tmp_path):
         ran = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
         assert (ran.stdout, ran.returncode) == ("[11, 11]\n", 0), ran.stderr
         assert "trainers[1] up trainers1" in roost("status", where)[1]
+        typed = "with hosts.trainers.spawn_procs() as procs: print(procs.exec(['true']).result())\n\n"
+        command = [sys.executable, "-m", "roost", "shell", where]
+        shell = subprocess.run(command, input=typed, capture_output=True, text=True, check=False)
+        assert (shell.returncode, shell.stdout.count("ValueMesh")) == (0, 1), shell.stderr
+        assert "trainers[0] up trainers0" in shell.stderr
         assert roost("logs", where, "trainers", "1")[1].startswith("listening on ")
     finally:
         status, said, _ = roost("kill", where)

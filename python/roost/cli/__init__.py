@@ -1,4 +1,4 @@
-"""The commands of `python -m roost`: `host`, `key`, `doctor` and `job`, a module each."""
+"""The commands of `python -m roost`: `host`, `key`, `doctor`, `job` and `shell`, a module each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from roost._roost import __version__
-from roost.cli import doctor, host, job, key
+from roost.cli import doctor, host, job, key, shell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m roost", description="Roost on a host of its own.")
     parser.add_argument("--version", action="version", version=f"roost {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (host, key, doctor, job):
+    for command in (host, key, doctor, job, shell):
         command.add_to(commands)
     options = parser.parse_args(arguments)
     try:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from roost.job import Job, JobStatus
 
-__all__ = ["add_to"]
+__all__ = ["add_to", "job_in"]
 
 _EPILOG = """\
 FILE.py defines the job at its top level, as `job = SlurmJob(…)`; it is run as a module, so what stands below
@@ -58,7 +58,7 @@ def add_to(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     try:
-        job = _found(options.job)
+        job = job_in(options.job)
         return _ACTIONS[options.action](job, options)
     except (RoostError, LookupError, ValueError, TypeError, OSError) as error:
         print(f"python -m roost job {options.action}: {error}", file=sys.stderr)  # noqa: T201 - what a command says
@@ -103,7 +103,7 @@ def _say(text: str) -> None:
     print(text, flush=True)  # noqa: T201 - what a command says
 
 
-def _found(where: str) -> Job:
+def job_in(where: str) -> Job:
     """The job that a file defines.
 
     Raises:
