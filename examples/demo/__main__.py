@@ -68,10 +68,8 @@ def chosen(options: argparse.Namespace) -> tuple[Settings, tuple[int, ...]]:
     return settings, seeds
 
 
-async def main(options: argparse.Namespace) -> int:
-    """Run everything; the exit status."""
-    began = time.monotonic()
-    settings, seeds = chosen(options)
+async def train(settings: Settings, seeds: tuple[int, ...], options: argparse.Namespace) -> bool:
+    """Run everything, and tell of it; whether the failures made no more difference than a seed."""
     failing: list[runs.Run] = []
     undisturbed: list[runs.Run] = []
     sources = library_sources()
@@ -86,14 +84,24 @@ async def main(options: argparse.Namespace) -> int:
                 bar = report.Progress(f"seed {seed}, {'with' if fails else 'without'} failures".ljust(24), own.steps)
                 into.append(await runs.train(own, files, fails, bar.show, nodes))
                 bar.end()
-    print("\nincidents of the first run; times in ms after the failure:", table(failing[0].report.incidents), sep="\n")
-    print("\n" + report.summary(failing))
-    seconds = [sum(run.seconds for run in kind) for kind in (failing, undisturbed)]
-    print(f"training took {seconds[0]:.1f} s with failures, {seconds[1]:.1f} s without\n")
-    text, passed = report.verdict(failing, undisturbed)
-    print(text)
-    picture.draw(failing[0], undisturbed[0], options.out)
-    print(f"{options.out} shows both runs of seed {seeds[0]}; all of this took {time.monotonic() - began:.0f} s")
+        print(
+            "\nincidents of the first run; times in ms after the failure:", table(failing[0].report.incidents), sep="\n"
+        )
+        print("\n" + report.summary(failing))
+        seconds = [sum(run.seconds for run in kind) for kind in (failing, undisturbed)]
+        print(f"training took {seconds[0]:.1f} s with failures, {seconds[1]:.1f} s without\n")
+        text, passed = report.verdict(failing, undisturbed)
+        print(text)
+        picture.draw(failing[0], undisturbed[0], options.out)
+        print(f"{options.out} shows both runs of seed {seeds[0]}", flush=True)
+    return passed
+
+
+async def main(options: argparse.Namespace) -> int:
+    """Run everything; the exit status."""
+    began = time.monotonic()
+    passed = await train(*chosen(options), options)
+    print(f"all of this took {time.monotonic() - began:.0f} s")
     return 0 if passed or options.quick else 1
 
 

@@ -52,7 +52,11 @@ async def test_a_folder_is_had_elsewhere_and_only_what_changed_is_sent(tmp_path,
         caplog.clear()
         await push(hosts, str(here), str(there))
         assert tree(there) == {**expected, "train.py": (expected["train.py"][0], b"2nd.."), "kept": tree(there)["kept"]}
-        assert ": 2 of 4 files, 0.0 MiB, sent to 1 hosts in" in caplog.text
+        assert ": 2 of 4 files sent to 1 hosts in" in caplog.text
+        (there / "train.py").unlink()
+        (there / "train.py").mkdir()
+        with pytest.raises(JobError, match=r"cannot be written there: .*Is a directory"):
+            await push(hosts, str(here), str(there))
         (tmp_path / "file").touch()
         with pytest.raises(JobError, match=r"cannot be written there: .*(NotADirectoryError|FileExistsError)"):
             await push(hosts, str(here), str(tmp_path / "file"))

@@ -34,8 +34,8 @@ __all__ = ["Job"]
 
 # How often the job's folder is looked at while agents are waited for.
 _LOOK_S = 0.1
-# How long a job that was told to end may take.
-_END_S = 60.0
+# How long a job that was told to end may take: schedulers ask politely first, for half a minute say, and clean up then.
+_END_S = 180.0
 _OVER = ("ended", "absent")
 
 

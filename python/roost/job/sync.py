@@ -121,29 +121,29 @@ async def push(hosts: HostMesh, folder: str, there: str) -> None:
     async with hosts.spawn_procs(name="sync", start="exec") as procs:
         receivers = procs.spawn("receivers", Receiver, there)
         try:
-            lacking = await receivers.lacks.call(files)
-            wanted: dict[str, list[int]] = {}
-            for rank, paths in enumerate(lacking):
+            wanted: dict[str, list[Receiver]] = {}
+            for point, paths in (await receivers.lacks.call(files)).items():
                 for path in paths:
-                    wanted.setdefault(path, []).append(rank)
-            whole = sum(file.size for file in files if file.path in wanted)
-            sent, told = 0, time.monotonic()
-            for file in files:
-                if file.path not in wanted:
-                    continue
-                without = [receivers.flatten("hosts").slice(hosts=rank) for rank in wanted[file.path]]
-                for at, piece in _pieces(os.path.join(folder, file.path), file):
-                    await asyncio.gather(*(one.put.call_one(file, at, piece) for one in without))
-                    sent += len(piece)
-                    if time.monotonic() - told > _TELL_S:
-                        told = time.monotonic()
-                        _logger.info("%s: %.1f of %.1f MiB sent", folder, sent / 2**20, whole / 2**20)
-        except MeshError as error:
+                    wanted.setdefault(path, []).append(receivers.slice(**point))
+            await _send(folder, [file for file in files if file.path in wanted], wanted)
+        except (MeshError, OSError) as error:
             raise JobError(f"{there} cannot be written there: {error}") from error
-    took = time.monotonic() - began
     _logger.info(
-        "%s: %d of %d files, %.1f MiB, sent to %d hosts in %.1f s", folder, len(wanted), len(files), whole / 2**20, len(hosts), took
+        "%s: %d of %d files sent to %d hosts in %.1f s", folder, len(wanted), len(files), len(hosts), time.monotonic() - began
     )  # fmt: skip
+
+
+async def _send(folder: str, files: list[_File], wanted: dict[str, list[Receiver]]) -> None:
+    """Send files to those that want them, and tell how far it is."""
+    whole = sum(file.size for file in files)
+    sent, told = 0, time.monotonic()
+    for file in files:
+        for at, piece in _pieces(os.path.join(folder, file.path), file):
+            await asyncio.gather(*(one.put.call_one(file, at, piece) for one in wanted[file.path]))
+            sent += len(piece)
+            if time.monotonic() - told > _TELL_S:
+                told = time.monotonic()
+                _logger.info("%s: %.1f of %.1f MiB sent", folder, sent / 2**20, whole / 2**20)
 
 
 def _pieces(path: str, file: _File) -> Iterator[tuple[int, bytes]]:
