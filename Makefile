@@ -2,7 +2,7 @@
 # PYTHON=python3.12 chooses the interpreter; everything stays inside this folder.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-slurm hip test test-rust test-python test-rdma test-slurm check format sim bench bench-peers bench-training check-instructions wheel fuzz asan chaos soak clean
+.PHONY: help demo demo-slurm hip test test-rust test-python test-rdma test-slurm test-gpu-settings check format sim bench bench-peers bench-training bench-collectives check-instructions wheel fuzz asan chaos soak clean
 
 SETUP := @scripts/setup.sh
 RUN := @scripts/run.sh
@@ -62,6 +62,10 @@ test-slurm:  ## jobs on a real Slurm of four nodes on this machine (root; instal
 	@scripts/mini_slurm.py prepare
 	$(RUN) python -m pytest -m "" tests/job/test_slurm.py $(PYTEST)
 
+test-gpu-settings:  ## where a GPU's libraries are missing, or have no device: what is said, and the tests that ask for GPUs
+	$(SETUP) test torch extension
+	$(RUN) scripts/gpu-settings.sh
+
 check:  ## formatters, linters, types, stubs, spelling
 	$(SETUP) test dev extension
 	$(SAY) "rustfmt, clippy, rustdoc"
@@ -119,6 +123,10 @@ bench-peers:  ## the same work on Monarch, Ray and xoscar, as far as they are in
 bench-training:  ## training without failures and after kills, beside plain torch and torchft
 	$(SETUP) demo torch ft extension
 	$(RUN) python -m benches.training
+
+bench-collectives:  ## small and large all-reduces over gloo, beside plain torch.distributed
+	$(SETUP) torch extension
+	$(RUN) python -m benches.python.collectives
 
 check-instructions:  ## instructions of the hot path, counted by callgrind; more than 10 % up fails
 	$(SETUP) extension

@@ -10,6 +10,7 @@ from roost.cli.doctor import examine
 from roost.cli.findings import System
 from roost.cli.host_checks import dma_buf, host_checks, huge_pages, iommu, memlock, ptrace
 from roost.cli.pci import acs, distances
+from roost.cli.xgmi import xgmi
 
 NIC_PLACE = "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0"
 GPUS = {
@@ -185,6 +186,33 @@ def test_how_far_gpus_are(with_nic):
     assert "at one root complex" in found[1].text
     assert "another NUMA node" in found[2].text
     assert "slot" in found[2].fix
+
+
+def linked(system, pairs, kind=11):
+    """Two processors and three GPUs, as the driver shows them."""
+    nodes = "/sys/class/kfd/kfd/topology/nodes"
+    for node in range(5):
+        system.write(f"{nodes}/{node}/gpu_id", f"{40000 + node if node > 1 else 0}\n")
+        others = [two for one, two in pairs if one == node]
+        for number, other in enumerate([0, *others]):
+            text = f"type {kind if number else 2}\nversion_major 0\nnode_from {node}\nnode_to {other}\n"
+            system.write(f"{nodes}/{node}/io_links/{number}/properties", text)
+
+
+def test_gpus_that_are_all_joined(system):
+    assert list(xgmi(system)) == []
+    linked(system, [(one, two) for one in (2, 3, 4) for two in (2, 3, 4) if one != two])
+    [finding] = xgmi(system)
+    assert (finding.level, finding.text) == ("ok", "3 GPUs, each joined to each by xGMI")
+
+
+@pytest.mark.parametrize(("pairs", "kind"), [([(2, 3), (3, 2)], 11), ([(2, 4), (3, 4), (2, 3)], 2)])
+def test_gpus_that_speak_over_pcie(system, pairs, kind):
+    linked(system, pairs, kind)
+    [finding] = xgmi(system)
+    assert finding.level == "note"
+    assert "2 and 4, 3 and 4" in finding.text
+    assert ("2 and 3" in finding.text) == (kind != 11)
 
 
 def config(control):

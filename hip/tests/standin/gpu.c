@@ -24,8 +24,11 @@ static uint64_t next_id = 1;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local int current, last_error;
 
+#ifndef DEVICES
+#define DEVICES 2
+#endif
 // What the tests set. `failing` is a function's name as the vendor has it.
-int standin_devices = 2, standin_held, standin_context = 1, standin_live_blocks, standin_runtime_version = NAME(70253211, 13000);
+int standin_devices = DEVICES, standin_held, standin_context = 1, standin_live_blocks, standin_runtime_version = NAME(70253211, 13000);
 int standin_retained;
 uint32_t standin_mask;
 static char failing[64];

@@ -11,6 +11,7 @@ from roost.cli.device_checks import device_checks
 from roost.cli.findings import Finding, System
 from roost.cli.gpu_checks import gpu_checks
 from roost.cli.host_checks import host_checks
+from roost.cli.xgmi import xgmi
 
 if TYPE_CHECKING:
     import argparse
@@ -41,7 +42,7 @@ def add_to(commands: Any) -> None:
 
 def examine(system: System) -> list[Finding]:
     """Everything that is found on a host."""
-    return [*host_checks(system), *device_checks(system)]
+    return [*host_checks(system), *device_checks(system), *xgmi(system)]
 
 
 def _run(options: argparse.Namespace) -> int:
