@@ -396,10 +396,12 @@ class DeviceKernels:
         stream: int,
     ) -> None: ...
     def quantise(
-        self, numbers: tuple[int, str, int, int, int], codes: tuple[int, str], scales: int, stream: int
-    ) -> None: ...
-    def dequantise(
-        self, numbers: tuple[int, str, int, int, int], codes: tuple[int, str], scales: int, stream: int
+        self,
+        numbers: tuple[int, str, int, int, int],
+        codes: tuple[int, str],
+        scales: int,
+        back: bool,
+        stream: int,
     ) -> None: ...
     def pseudo_gradient(
         self, outer: int, local: tuple[int, str], gradient: tuple[int, str], count: int, stream: int

@@ -60,7 +60,7 @@ def quantise(numbers: Any, *, format: str = "ocp") -> Quantised:  # noqa: A002 -
     scales = torch.ones(rows, dtype=torch.float32, device=numbers.device)
     if codes.numel():
         place = numbers.data_ptr(), name, rows, columns, columns
-        kernels.quantise(place, (codes.data_ptr(), format), scales.data_ptr(), stream_of(numbers))
+        kernels.quantise(place, (codes.data_ptr(), format), scales.data_ptr(), False, stream_of(numbers))
     return Quantised(codes, scales, format)
 
 
@@ -98,7 +98,7 @@ def dequantise(quantised: Quantised, out: Any = None, *, dtype: Any = None) -> A
             out.view(rows, columns).copy_(numbers * scales.reshape(rows, 1))
     elif codes.numel():
         place = out.data_ptr(), name, rows, columns, columns
-        kernels.dequantise(place, (codes.data_ptr(), quantised.format), scales.data_ptr(), stream_of(out))
+        kernels.quantise(place, (codes.data_ptr(), quantised.format), scales.data_ptr(), True, stream_of(out))
     return out
 
 

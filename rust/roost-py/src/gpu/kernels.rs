@@ -67,35 +67,25 @@ impl DeviceKernels {
         })
     }
 
-    /// Rows (address, format, rows, columns, stride) into codes and their scales.
+    /// Rows (address, format, rows, columns, stride) into codes and their scales, or back.
     fn quantise(
         &self,
         py: Python<'_>,
         numbers: (usize, &str, u64, u64, u64),
         codes: (usize, &str),
         scales: usize,
+        back: bool,
         stream: usize,
     ) -> PyResult<()> {
         let rows = rows(numbers, codes, scales)?;
         self.start(py, stream, |kernels, stream| {
-            // SAFETY: as in `pack`.
-            unsafe { kernels.quantise(&rows, false, stream) }
-        })
-    }
-
-    /// Codes and their scales back into rows.
-    fn dequantise(
-        &self,
-        py: Python<'_>,
-        numbers: (usize, &str, u64, u64, u64),
-        codes: (usize, &str),
-        scales: usize,
-        stream: usize,
-    ) -> PyResult<()> {
-        let rows = rows(numbers, codes, scales)?;
-        self.start(py, stream, |kernels, stream| {
-            // SAFETY: as in `pack`.
-            unsafe { kernels.dequantise(&rows, stream) }
+            if back {
+                // SAFETY: as in `pack`.
+                unsafe { kernels.dequantise(&rows, stream) }
+            } else {
+                // SAFETY: as in `pack`.
+                unsafe { kernels.quantise(&rows, false, stream) }
+            }
         })
     }
 
