@@ -2,7 +2,7 @@
 # PYTHON=python3.12 chooses the interpreter; everything stays inside this folder.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-slurm hip test test-rust test-python test-rdma test-slurm test-gpu-settings check format sim bench bench-peers bench-training bench-collectives check-instructions wheel fuzz asan chaos soak clean
+.PHONY: help demo demo-slurm hip test test-rust test-python test-rdma test-slurm test-gpu-settings check format sim bench bench-peers bench-training bench-collectives check-instructions wheel fuzz asan chaos soak soak-training clean
 
 SETUP := @scripts/setup.sh
 RUN := @scripts/run.sh
@@ -154,6 +154,10 @@ chaos:  ## the tests of what is promised when things go wrong, in their long for
 soak:  ## the endurance tests in their long form, hours of them; figures at the end
 	$(SETUP) test dev torch released
 	$(RUN) python -m pytest tests/soak --long $(PYTEST)
+
+soak-training:  ## an hour of training with a failure every five seconds, and a state of 1 GiB; figures at the end
+	$(SETUP) test dev torch ft released
+	$(RUN) python -m pytest tests/soak/test_training.py tests/ft/test_state.py --long $(PYTEST)
 
 clean:  ## removes what was built here, .venv too
 	rm -rf .venv target dist fuzz/target .mypy_cache .pytest_cache .ruff_cache .hypothesis python/roost/*.so
