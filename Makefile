@@ -2,7 +2,7 @@
 # PYTHON=python3.12 chooses the interpreter; everything stays inside this folder.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-slurm hip test test-rust test-python test-rdma test-slurm test-gpu-settings check format sim bench bench-peers bench-training bench-collectives check-instructions wheel fuzz asan chaos soak soak-training clean
+.PHONY: help demo demo-slurm hip test test-rust test-python test-rdma test-slurm test-gpu-settings check format sim bench bench-peers bench-rdma bench-training bench-collectives check-instructions wheel fuzz asan chaos soak soak-training clean
 
 SETUP := @scripts/setup.sh
 RUN := @scripts/run.sh
@@ -119,6 +119,16 @@ bench:  ## the core's benches and Python's, each beside its floor; writes benche
 bench-peers:  ## the same work on Monarch, Ray and xoscar, as far as they are installed in .venv
 	$(SETUP) test released
 	$(RUN) python -m benches.python --peers monarch,ray,xoscar
+
+bench-rdma:  ## one-sided memory, each way beside its floor; by NICs in the machine of test-rdma
+	$(SETUP) test released
+	$(SAY) "on this host"
+	$(RUN) python -m benches.python.one_sided --largest 1024
+	$(SAY) "between hosts, while the owner's interpreter is held"
+	$(RUN) python -m benches.python.one_sided --ways plain --locked
+	$(SAY) "the machine"
+	@scripts/rxe_vm.py --prepare
+	$(RUN) scripts/rxe_vm.py --timeout 900 -- python -m benches.python.one_sided --ways ibverbs --largest 16
 
 bench-training:  ## training without failures and after kills, beside plain torch and torchft
 	$(SETUP) demo torch ft extension

@@ -1,7 +1,9 @@
 """`python -m benches.python.one_sided`: reads of another process's memory, each way beside its floor, in one run.
 
-The floors are C by way of ctypes and sockets: memcpy out of shared memory, `process_vm_readv`, a Unix socket with one
-connection and TCP with four, whose owner sends from another process. They take turns with Roost, round by round.
+Of each size one read at a time; at last 1,000 tensors in one batch beside one read of the same bytes. Floors and Roost take
+turns, round by round. By ibverbs, which is for the machine of `make bench-rdma`, as many reads are under way together as make
+1 MiB, and so has the ping-pong that they are held against. Between hosts TCP goes as a job has it, `encrypted`, and `plain`, as its
+floor does. `--locked`: the owner's interpreter is held meanwhile.
 """
 
 from __future__ import annotations
@@ -10,35 +12,39 @@ import argparse
 import asyncio
 import ctypes
 import json
-import mmap
-import os
-import socket
+import secrets
 import statistics
-import threading
+import sys
+import tempfile
 import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from roost import Actor, ProcessHosts, endpoint, this_host
+from roost import Actor, HostMesh, ProcessHosts, attach, endpoint, this_host
 from roost.rdma import Batch, Buffer, empty
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+from .one_sided_floors import Floors
 
-MIB = 1 << 20
-SIZES = [4096, 64 << 10, MIB, 16 * MIB, 64 * MIB, 256 * MIB]
-TENSORS, TENSOR_BYTES = 1000, 64 << 10
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+KIB, MIB = 1 << 10, 1 << 20
+SIZES = [4 * KIB, 64 * KIB, 256 * KIB, MIB, 16 * MIB, 64 * MIB, 256 * MIB, 1024 * MIB]
+# An emulated processor moves a hundred megabytes in a second.
+SIZES_BY_NICS = [64 * KIB, 256 * KIB, MIB, 4 * MIB]
+UNDER_WAY_BY_NICS = MIB
+TENSORS, TENSOR_BYTES = 1000, 64 * KIB
 SECONDS_MAX = 0.7
-STRIPES = 4
+LOCKED_S = 3.0
 
 
 class Source(Actor):
     """Owns what is read."""
 
-    def __init__(self, *, shared: bool) -> None:
-        self.memory = np.frombuffer(empty(max(SIZES)), np.uint8) if shared else np.empty(max(SIZES), np.uint8)
+    def __init__(self, size: int, *, shared: bool) -> None:
+        self.memory = np.frombuffer(empty(size), np.uint8) if shared else np.empty(size, np.uint8)
         self.memory[:] = 7
 
     @endpoint
@@ -46,12 +52,17 @@ class Source(Actor):
         """A handle of it."""
         return Buffer(self.memory)
 
+    @endpoint
+    async def hold(self, seconds: float) -> None:
+        """Nothing of this process's Python runs meanwhile."""
+        ctypes.PyDLL(None).usleep(ctypes.c_uint(int(seconds * 1e6)))
+
 
 class Sink(Actor):
     """Reads it."""
 
-    def __init__(self) -> None:
-        self.memory = np.ones(max(SIZES), np.uint8)
+    def __init__(self, size: int) -> None:
+        self.memory = np.ones(size, np.uint8)
 
     @endpoint
     async def times(self, buffer: Buffer, size: int, pieces: int) -> list[float]:
@@ -59,180 +70,124 @@ class Sink(Actor):
         batch, step = Batch(), size // pieces
         for start in range(0, size, step):
             batch.read(buffer[start : start + step], self.memory[start : start + step])
-        return await timed(batch.submit)
-
-
-async def timed(work: Callable[[], Awaitable[Any]]) -> list[float]:
-    """Seconds of each of some calls, after two that warm up."""
-    for _ in range(2):
-        await work()
-    return await _timed(work)
-
-
-async def _timed(work: Callable[[], Awaitable[Any]]) -> list[float]:
-    samples, end = [], time.perf_counter() + SECONDS_MAX
-    while len(samples) < 200 and (time.perf_counter() < end or len(samples) < 3):
-        start = time.perf_counter()
-        await work()
-        samples.append(time.perf_counter() - start)
-    return samples
-
-
-class Floor:
-    """A process with memory of its own, that sends it over sockets when it is asked to."""
-
-    def __init__(self) -> None:
-        self.libc = ctypes.CDLL(None, use_errno=True)
-        self.shared = mmap.mmap(-1, max(SIZES))
-        self.from_shared = np.frombuffer(self.shared, np.uint8)
-        self.from_shared[:] = 7
-        self.target = np.ones(max(SIZES), np.uint8)
-        own = np.full(max(SIZES), 7, np.uint8)
-        self.unix = [socket.socketpair()]
-        self.tcp = [self._connected() for _ in range(STRIPES)]
-        self.address = own.ctypes.data
-        self.pid = os.fork()
-        if self.pid == 0:
-            own[:: mmap.PAGESIZE] = 7  # pages of its own, not its parent's
-            threads = [threading.Thread(target=serve, args=(far, own)) for _, far in (*self.unix, *self.tcp)]
-            for thread in threads:
-                thread.start()
-            for near, _ in (*self.unix, *self.tcp):
-                near.close()
-            for thread in threads:
-                thread.join()
-            os._exit(0)
-        for _, far in (*self.unix, *self.tcp):
-            far.close()
-
-    @staticmethod
-    def _connected() -> tuple[socket.socket, socket.socket]:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            near = socket.create_connection(listener.getsockname())
-            return near, listener.accept()[0]
-
-    def close(self) -> None:
-        """Ends the process."""
-        for near, _ in (*self.unix, *self.tcp):
-            near.close()
-        os.waitpid(self.pid, 0)
-
-    async def memcpy(self, size: int) -> None:
-        """Out of memory that this process maps, too."""
-        ctypes.memmove(self.target.ctypes.data, self.from_shared.ctypes.data, size)
-
-    async def vm_readv(self, size: int) -> None:
-        """By the kernel, in one thread."""
-        done = 0
-        while done < size:
-            vector = ctypes.c_size_t * 2
-            local = vector(self.target.ctypes.data + done, size - done)
-            remote = vector(self.address + done, size - done)
-            got = self.libc.process_vm_readv(self.pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
-            if got <= 0:
-                raise OSError(ctypes.get_errno(), "process_vm_readv")
-            done += got
-
-    async def over(self, pairs: list[tuple[socket.socket, socket.socket]], size: int) -> None:
-        """Over sockets, a thread each."""
-        each = size // len(pairs)
-        threads = [
-            threading.Thread(target=receive, args=(near, self.target[number * each : (number + 1) * each]))
-            for number, (near, _) in enumerate(pairs)
-        ]
-        for thread in threads[1:]:
-            thread.start()
-        threads[0].run()
-        for thread in threads[1:]:
-            thread.join()
-
-    async def times(self, way: str, size: int) -> list[float]:
-        """Seconds of each read."""
-        work: dict[str, Callable[[], Awaitable[None]]] = {
-            "shared": lambda: self.memcpy(size), "same_host": lambda: self.vm_readv(size),
-            "tcp": lambda: self.over(self.unix, size), "between_hosts": lambda: self.over(self.tcp, size),
-        }  # fmt: skip
-        return await timed(work[way])
-
-
-def serve(connection: socket.socket, memory: np.ndarray[Any, Any]) -> None:
-    """Sends as many bytes as each question says."""
-    view = memoryview(memory)
-    while asked := connection.recv(8, socket.MSG_WAITALL):
-        connection.sendall(view[: int.from_bytes(asked, "little")])
-
-
-def receive(connection: socket.socket, into: np.ndarray[Any, Any]) -> None:
-    """Asks for bytes, and takes them."""
-    connection.sendall(len(into).to_bytes(8, "little"))
-    view, done = memoryview(into), 0
-    while done < len(view):
-        done += connection.recv_into(view[done:])
+        for _ in range(2):
+            await batch.submit()
+        samples: list[float] = []
+        end = time.perf_counter() + SECONDS_MAX
+        while len(samples) < 200 and (time.perf_counter() < end or len(samples) < 3):
+            began = time.perf_counter()
+            await batch.submit()
+            samples.append(time.perf_counter() - began)
+        return samples
 
 
 @asynccontextmanager
-async def ends(way: str) -> AsyncIterator[tuple[Buffer, Sink]]:
-    """A buffer, and who reads it, in processes of their own."""
-    env = {"ROOST_RDMA": "tcp"} if way == "tcp" else {}
-    if way == "between_hosts":
-        async with ProcessHosts(2) as hosts, hosts.spawn_procs() as procs:
-            yield await _spawned(procs, shared=False)
+async def ends(way: str, size: int) -> AsyncIterator[tuple[Any, Any]]:
+    """Who owns a buffer, and who reads it, in processes of their own."""
+    env = {"ROOST_RDMA": way} if way in ("tcp", "ibverbs") else {}
+    if way in ("plain", "encrypted"):
+        async with plain_hosts() if way == "plain" else ProcessHosts(2) as hosts, hosts.spawn_procs() as procs:
+            yield _spawned(procs, size, shared=False)
+    elif way == "ibverbs":
+
+        def device(point: dict[str, int], _incarnation: int) -> dict[str, str]:
+            return {**env, "ROOST_RDMA_DEVICES": f"rxe{point['hosts']}"}
+
+        async with this_host().spawn_procs({"hosts": 2}, env=device) as procs:
+            yield _spawned(procs, size, shared=False)
     else:
         async with this_host().spawn_procs({"hosts": 2}, env=env) as procs:
-            yield await _spawned(procs, shared=way == "shared")
+            yield _spawned(procs, size, shared=way == "shared")
 
 
-async def _spawned(procs: Any, *, shared: bool) -> tuple[Buffer, Sink]:
-    source = procs.slice(hosts=0).spawn("source", Source, shared=shared)
-    return await source.lend.call_one(), await procs.slice(hosts=1).spawn("sink", Sink)
+@asynccontextmanager
+async def plain_hosts() -> AsyncIterator[HostMesh]:
+    """Two agents of this machine that do without TLS."""
+    with tempfile.NamedTemporaryFile() as key:
+        key.write(secrets.token_hex(32).encode())
+        key.flush()
+        command = ["-m", "roost", "host", "--key-file", key.name, "--insecure-plaintext", "--one-job", "--quiet"]
+        agents = [
+            await asyncio.create_subprocess_exec(
+                sys.executable, *command, "--name", f"host{number}", stdout=asyncio.subprocess.PIPE
+            )
+            for number in range(2)
+        ]
+        addresses = []
+        for agent in agents:
+            assert agent.stdout is not None
+            addresses.append((await agent.stdout.readline()).decode().split()[2])
+        async with attach(addresses, key_file=key.name, insecure_plaintext=True) as hosts:
+            yield hosts
+        for agent in agents:
+            await agent.wait()
 
 
-async def measure(ways: list[str], rounds: int) -> list[dict[str, Any]]:
+def _spawned(procs: Any, size: int, *, shared: bool) -> tuple[Any, Any]:
+    source = procs.slice(hosts=0).spawn("source", Source, size, shared=shared)
+    return source, procs.slice(hosts=1).spawn("sink", Sink, size)
+
+
+def shapes(way: str, largest: int) -> list[tuple[int, int]]:
+    """(bytes in all, parts)."""
+    if way == "ibverbs":
+        return [(max(size, UNDER_WAY_BY_NICS), max(1, UNDER_WAY_BY_NICS // size)) for size in SIZES_BY_NICS]
+    sizes = [(size, 1) for size in SIZES if size <= largest]
+    return [*sizes, (TENSORS * TENSOR_BYTES, TENSORS)]
+
+
+async def measure(ways: list[str], rounds: int, largest: int, *, locked: bool) -> list[dict[str, Any]]:
     """The rows of the table."""
-    floor = Floor()
+    floors = Floors(largest, SECONDS_MAX)
     rows: list[dict[str, Any]] = []
     try:
         for way in ways:
-            async with ends(way) as (buffer, sink):
-                for size, pieces in [(size, 1) for size in SIZES] + [(TENSORS * TENSOR_BYTES, TENSORS)]:
-                    ours, floors = [], []
+            async with ends(way, largest) as (source, sink):
+                buffer = await source.lend.call_one()
+                for size, pieces in shapes(way, largest):
+                    ours: list[float] = []
+                    least: list[float] = []
                     for _ in range(rounds):
+                        holding = source.hold.call_one(LOCKED_S) if locked else None
                         ours.append(statistics.median(await sink.times.call_one(buffer, size, pieces)))
-                        if pieces == 1:
-                            floors.append(statistics.median(await floor.times(way, size)))
+                        if holding is not None:
+                            await holding
+                        if pieces == TENSORS:
+                            least.append(statistics.median(await sink.times.call_one(buffer, size, 1)))
                         else:
-                            floors.append(statistics.median(await sink.times.call_one(buffer, size, 1)))
-                    ratio = statistics.median(low / own for low, own in zip(floors, ours, strict=True))
-                    own, low = statistics.median(ours), statistics.median(floors)
-                    rows.append(
-                        {
-                            "way": way,
-                            "bytes": size,
-                            "pieces": pieces,
-                            "us": own * 1e6,
-                            "floor_us": low * 1e6,
-                            "ratio": ratio,
-                        }
-                    )
-                    what = "the same bytes in one piece" if pieces > 1 else "floor"
-                    print(
-                        f"{way:13} {size:>10} bytes in {pieces:4}: {own * 1e6:10.1f} µs {size / own / 1e9:6.2f} GB/s;"
-                        f" {what} {low * 1e6:10.1f} µs; ratio {ratio:.2f}",
-                        flush=True,
-                    )
+                            least.append(statistics.median(floors.times(way, size)))
+                    rows.append(row(way, size, pieces, ours, least))
     finally:
-        floor.close()
+        floors.close()
     return rows
+
+
+def row(way: str, size: int, pieces: int, ours: list[float], least: list[float]) -> dict[str, Any]:
+    """A line of the table, which is also printed."""
+    ratio = statistics.median(low / own for low, own in zip(least, ours, strict=True))
+    own, low = statistics.median(ours), statistics.median(least)
+    what = "the same bytes in one part" if pieces == TENSORS else "floor"
+    print(
+        f"{way:13} {size:>10} bytes in {pieces:4}: {own * 1e6:10.1f} µs {size / own / 1e9:6.2f} GB/s;"
+        f" {what} {low * 1e6:10.1f} µs; ratio {ratio:.2f}",
+        flush=True,
+    )
+    return {"way": way, "bytes": size, "pieces": pieces, "us": own * 1e6, "floor_us": low * 1e6, "ratio": ratio}
 
 
 def main() -> None:
     """Parses the command line and runs."""
     parser = argparse.ArgumentParser(prog="python -m benches.python.one_sided", description=__doc__.splitlines()[0])
-    parser.add_argument("--ways", default="shared,same_host,tcp,between_hosts", help="comma-separated: %(default)s")
+    parser.add_argument("--ways", default="shared,same_host,tcp,plain,encrypted", help="comma-separated: %(default)s")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--largest", type=int, default=256, metavar="MIB", help="of the sizes; 1024 takes 8 GiB (%(default)s)"
+    )
+    parser.add_argument("--locked", action="store_true", help="the owner's interpreter is held meanwhile")
     parser.add_argument("--json", help="a file for the figures")
     options = parser.parse_args()
-    rows = asyncio.run(measure(options.ways.split(","), options.rounds))
+    largest = options.largest * MIB
+    rows = asyncio.run(measure(options.ways.split(","), options.rounds, largest, locked=options.locked))
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(rows, file, indent=1)

@@ -103,6 +103,21 @@ pub fn loaded_copies(stem: &str) -> Vec<PathBuf> {
     wanted.found
 }
 
+/// How many libraries this process has loaded so far: while that stays, none has come.
+pub fn loads() -> u64 {
+    let mut count = 0_u64;
+    // SAFETY: the callback gets this very pointer, uses it as what it is, and is done when the call returns.
+    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut count).cast()) };
+    count
+}
+
+/// Ends the walk at its first entry, each of which has the count.
+unsafe extern "C" fn first(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
+    // SAFETY: the loader's entry is valid during the callback; `loads` handed its own number in.
+    unsafe { *data.cast::<u64>() = (*info).dlpi_adds };
+    1
+}
+
 struct Wanted<'a> {
     stem: &'a [u8],
     found: Vec<PathBuf>,

@@ -1,6 +1,7 @@
 """One-sided memory when its owner is busy, ends, starts anew, takes it back, or writes it meanwhile."""
 
 import asyncio
+import logging
 import os
 import signal
 import time
@@ -149,14 +150,16 @@ async def structure_is(value):
 
 
 @on_a_loop
-async def test_in_the_driver_alone_and_everything_is_given_back():
+async def test_in_the_driver_alone_and_everything_is_given_back(caplog):
     from roost.rdma.transfers import transfers
 
+    caplog.set_level(logging.INFO, "roost.rdma")
     memory = empty(100_000)
     async with Buffer(memory) as buffer, Buffer(np.ones(10)) as other:
         target = np.ones(100_000, np.uint8)
         await buffer.read_into(target)
         assert not target.any()
+        assert caplog.messages == ["memory of driver is reached by same_host"]
         assert transfers().engine.counts()["regions"] == 2
         with buffer.update(version=1):
             memory[0] = 3

@@ -9,7 +9,7 @@ from roost import process
 from roost._roost import Handle, Parts, SharedMemory
 from roost.rdma.layout import Layout, View, contiguous
 from roost.rdma.lent import lend
-from roost.rdma.transfers import transfers
+from roost.rdma.transfers import met, transfers
 from roost.values import check_integer
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ class Buffer:
         self._layout = layout
         self._handle = transfers(runtime).engine.register(address, layout.size, keep)
         self._owner_name = runtime.name
+        met(self._handle, runtime.name)
 
     @property
     def size(self) -> int:
@@ -266,6 +267,7 @@ def _restore(handle: bytes, owner: str, shape: tuple[int, ...], item_bytes: int,
     buffer._handle = Handle(handle)
     buffer._owner_name = owner
     buffer._layout = contiguous(shape, item_bytes, dtype)
+    met(buffer._handle, owner)
     return buffer
 
 

@@ -6,6 +6,7 @@ Neither numpy nor torch is imported here: a value of theirs can only come when t
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from roost._roost import buffer_address
@@ -109,9 +110,16 @@ _FORMATS = {
 def _of_array(array: Any, what: str) -> Lent:
     if array.dtype.hasobject:
         raise ValueError(f"{what} is an array of Python objects (dtype {array.dtype}), which lie elsewhere")
-    dtype = array.dtype.name if array.dtype.isnative else array.dtype.str
+    dtype = _name_of(array.dtype)
     layout = Layout(0, tuple(array.shape), tuple(array.strides), array.itemsize, dtype)
     return Lent(array.__array_interface__["data"][0], layout, array.flags.writeable, array)
+
+
+@lru_cache(maxsize=64)
+def _name_of(dtype: Any) -> str:
+    # numpy makes it up anew each time, which takes as long as the rest of what is done here.
+    name: str = dtype.name if dtype.isnative else dtype.str
+    return name
 
 
 def _of_tensor(tensor: Any, what: str) -> Lent:

@@ -23,12 +23,21 @@ if TYPE_CHECKING:
     from roost._roost import Handle, Parts
     from roost.runtime import Runtime
 
-__all__ = ["Transfer", "Transfers", "check_timeout", "error_of", "transfers"]
+__all__ = ["Transfer", "Transfers", "check_timeout", "error_of", "met", "transfers"]
 
 R = TypeVar("R")
 
 _BACKENDS = ("ibverbs", "same_host", "tcp")
 _logger = logging.getLogger("roost.rdma")
+
+
+# The names of the procs whose buffers have come here, by their lives: for the log.
+_owners: dict[tuple[int, int], str] = {}
+
+
+def met(handle: Handle, owner: str) -> None:
+    """A buffer has come here."""
+    _owners[handle.owner, handle.incarnation] = owner
 
 
 def transfers(runtime: Runtime | None = None) -> Transfers:
@@ -104,6 +113,7 @@ class Transfers:
         if not runtime.loop.is_closed():
             runtime.loop.remove_reader(self.engine.fd)
         self.engine.close()
+        _owners.clear()
         open_, self._open = self._open, {}
         if not runtime.loop.is_closed():
             for reply, _, _ in open_.values():
@@ -197,8 +207,12 @@ class Transfers:
                 self._end(number, partial(then, details[0]))
             else:
                 self._end(number, partial(_raise, error_of(kind, details)))
-        for is_warning, text in self.engine.notices():
-            _logger.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
+        for life, backend, reason in self.engine.notices():
+            owner = _owners.get(life) or f"proc {life[0]}"
+            if reason is None:
+                _logger.info("memory of %s is reached by %s", owner, backend)
+            else:
+                _logger.warning("memory of %s is reached by %s, since %s", owner, backend, reason)
 
     def _slow_done(self, number: int, details: tuple[Any, ...], work: asyncio.Future[None]) -> None:
         if number not in self._open:

@@ -70,10 +70,11 @@ impl Part {
         if let Ok(bytes) = bytes.cast::<PyBytes>() {
             return bytes.as_bytes();
         }
+        let Ok(bytes) = bytes.cast::<PyByteArray>() else {
+            return &[];
+        };
         // SAFETY: what was captured is known to nobody else, who might write to it or make it shorter.
-        bytes
-            .cast::<PyByteArray>()
-            .map_or(&[], |bytes| unsafe { bytes.as_bytes() })
+        unsafe { bytes.as_bytes() }
     }
 
     /// The same for a receiver in this very process: its own to write.

@@ -20,8 +20,8 @@ pub enum Error {
     #[error("the buffer's owner is gone: {0}")]
     PeerLost(String),
     /// The time that was given is over.
-    #[error("the transfer took longer than it was given")]
-    TimedOut,
+    #[error("the transfer took longer than it was given: {0}")]
+    TimedOut(String),
     /// Who asked for it wants it no more.
     #[error("the transfer was cancelled")]
     Cancelled,

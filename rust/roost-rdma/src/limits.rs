@@ -81,8 +81,17 @@ pub(crate) const TRANSFERS_MAX: usize = 65_536;
 /// Connections of one link.
 pub(crate) const LANES_MAX: usize = 64;
 
+/// Copied within a host by the thread that asks, which may be an event loop's: some ten microseconds.
+pub(crate) const NEAR_BYTES_MAX: u64 = 256 << 10;
+
+/// Runs of such a copy.
+pub(crate) const NEAR_RUNS_MAX: usize = 64;
+
 /// Copied within a host by the engine's own thread: waking another takes as long. Half of what a turn may take.
 pub(crate) const INLINE_BYTES_MAX: u64 = 256 << 10;
+
+/// The same where it is the only transfer, so that nobody waits behind it.
+pub(crate) const ALONE_BYTES_MAX: u64 = 1 << 20;
 
 /// Bytes of one question for sums, which a thread sums as one: some milliseconds, after which others have their turn.
 pub(crate) const SUM_BYTES_MAX: u64 = 16 << 20;

@@ -101,8 +101,9 @@ fn an_owner_that_stands_still_does_not_write_what_was_cancelled() {
         let mut local = vec![2_u8; 3 << 20];
         let write = transfer(vec![part(Direction::Write, &handle, 0, &mut local)]);
         let token = asker.submit(write).unwrap();
-        // For what the sockets take.
-        std::thread::sleep(Duration::from_millis(50));
+        // The engine has had its turn with it, and the sockets have taken what they can: it has answered something later.
+        let mine = asker.register(vec![1]);
+        asker.read(&mine, &mut first, 0).unwrap();
         asker.engine.cancel(token);
         let asked = Instant::now();
         assert_eq!(asker.wait(token).result, Err(Error::Cancelled), "{kind:?}");
@@ -136,7 +137,7 @@ fn a_token_may_be_used_again_at_once() {
         for round in 0..20 {
             read(Some(0), Duration::from_millis(round % 3));
             let Completion { result, .. } = asker.wait(5);
-            assert_eq!(result, Err(Error::TimedOut), "{kind:?}");
+            assert!(matches!(result, Err(Error::TimedOut(_))), "{kind:?}: {result:?}");
         }
         read(Some(0), bed::LONG);
         owner.engine.end_update(handle.region, 3).unwrap();

@@ -28,13 +28,12 @@ pub(super) fn start(
             // The other end waits for it.
             let _ = separated.send(result);
             if ready {
-                // SAFETY: these numbers are open in this thread's table, which nobody else shares (see `separate`), and
-                // nothing else in this thread owns them.
-                let owned = kept
-                    .iter()
-                    .map(|&number| unsafe { OwnedFd::from_raw_fd(number) })
-                    .collect();
-                body(owned);
+                let owned = |&number: &_| {
+                    // SAFETY: these numbers are open in this thread's table, which nobody else shares (see `separate`), and
+                    // nothing else in this thread owns them.
+                    unsafe { OwnedFd::from_raw_fd(number) }
+                };
+                body(kept.iter().map(owned).collect());
             }
         })?;
     is_separated

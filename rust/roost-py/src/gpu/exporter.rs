@@ -2,10 +2,11 @@
 //! GPU can only come from there, and a process without one is asked about its memory, too.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use pyo3::PyResult;
-use roost_hip::library::{Search, loaded_copies};
+use roost_hip::library::{Search, loaded_copies, loads};
 use roost_hip::{Choice, Gpu, export};
 use roost_rdma::gpu::{Allocation, Exporter};
 
@@ -22,6 +23,7 @@ pub(crate) fn exporter(wanted: Wanted) -> PyResult<Option<Arc<dyn Exporter>>> {
         choice,
         search,
         known,
+        loads_without: AtomicU64::new(0),
     })))
 }
 
@@ -29,6 +31,8 @@ struct Driver {
     choice: Choice,
     search: Search,
     known: OnceLock<export::Exporter>,
+    /// How many libraries the process had loaded when none of them was a GPU's: each transfer asks, and few load one.
+    loads_without: AtomicU64,
 }
 
 impl Driver {
@@ -36,10 +40,15 @@ impl Driver {
         if let Some(known) = self.known.get() {
             return Some(known);
         }
+        let loads = loads();
+        if self.loads_without.load(Ordering::Relaxed) == loads {
+            return None;
+        }
         if ["libamdhip64", "libcudart"]
             .iter()
             .all(|stem| loaded_copies(stem).is_empty())
         {
+            self.loads_without.store(loads, Ordering::Relaxed);
             return None;
         }
         let gpu = Gpu::open(self.choice, &self.search).ok()?;

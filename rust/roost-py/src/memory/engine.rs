@@ -32,6 +32,9 @@ pub(crate) struct Engine {
 /// What keeps memory where it is.
 type Kept = Py<PyAny>;
 
+/// The life of a proc, how its memory is reached, and why not in a better way.
+type Line = ((u64, u32), &'static str, Option<String>);
+
 #[pymethods]
 impl Engine {
     /// Start the engine of this process; once, since the control thread tells one of links.
@@ -166,18 +169,11 @@ impl Engine {
         Ok(self.engine()?.backend_of(handle.0.owner).map(Backend::name))
     }
 
-    /// What is worth a line in the log: (whether it is a warning, the line).
-    fn notices(&self) -> PyResult<Vec<(bool, String)>> {
+    /// What is worth a line in the log.
+    fn notices(&self) -> PyResult<Vec<Line>> {
         let line = |notice: roost_rdma::Notice| {
-            let what = format!(
-                "memory of proc {} is reached by {}",
-                notice.peer,
-                notice.backend.name()
-            );
-            match notice.fallback {
-                None => (false, what),
-                Some(why) => (true, format!("{what}, since {why}")),
-            }
+            let life = (notice.peer.proc.get(), notice.peer.incarnation.0);
+            (life, notice.backend.name(), notice.fallback)
         };
         Ok(self.engine()?.notices().into_iter().map(line).collect())
     }
@@ -255,7 +251,7 @@ const fn kind(error: &Error) -> &'static str {
         Error::Gone(_) => "gone",
         Error::Stale { .. } => "stale",
         Error::PeerLost(_) => "peer_lost",
-        Error::TimedOut => "timed_out",
+        Error::TimedOut(_) => "timed_out",
         Error::Cancelled => "cancelled",
         Error::Misuse(_) => "misuse",
         Error::Refused(_) => "refused",

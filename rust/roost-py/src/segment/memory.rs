@@ -71,9 +71,9 @@ impl Mapping {
     /// Memory of no file, on huge pages where the kernel has them.
     pub(super) fn anonymous(length: usize) -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
+        let anywhere = std::ptr::null_mut();
         // SAFETY: the kernel chooses the address, so no mapping of anyone's is replaced.
-        let address =
-            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), length, access, MapFlags::PRIVATE) }?;
+        let address = unsafe { rustix::mm::mmap_anonymous(anywhere, length, access, MapFlags::PRIVATE)? };
         let mapping = Self::at(address, length)?;
         if length >= HUGE_PAGE_BYTES {
             mapping.advise(Advice::LinuxHugepage).ok(); // without huge pages it is only slower

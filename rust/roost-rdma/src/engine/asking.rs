@@ -275,9 +275,31 @@ impl Driver {
         };
         let error = match (operation.version, operation.found) {
             (Some(wanted), Some(found)) if found < wanted => Error::Stale { wanted, found },
-            _ => Error::TimedOut,
+            _ => Error::TimedOut(self.awaited_by(operation)),
         };
         self.fail(token, error);
+    }
+
+    /// What a transfer waits for, for people.
+    fn awaited_by(&self, operation: &Operation) -> String {
+        let Some(share) = operation.shares.iter().find(|share| share.stage != Stage::Ready) else {
+            return "the buffers that it reads did not come to be of one version".to_owned();
+        };
+        let peer = share.peer;
+        match (share.stage, operation.phase) {
+            (Stage::Linking, _) => match self.peers.get(&peer).and_then(|entry| entry.hindrance.as_ref()) {
+                Some(reason) => format!("there was no link to proc {peer}: {reason}"),
+                None => format!("a link to proc {peer} was still being made"),
+            },
+            (Stage::Leasing, _) => format!("proc {peer} had not answered yet"),
+            (_, Phase::Before | Phase::After) => {
+                format!("an update of a buffer of proc {peer} was not over, or proc {peer} did not answer")
+            }
+            (_, Phase::Sum) => "the checksums were still being computed".to_owned(),
+            (_, Phase::Lease | Phase::Copy) => {
+                format!("bytes of proc {peer} were still under way")
+            }
+        }
     }
 
     /// The transfer will not succeed. It ends when nothing touches its memory any more.

@@ -7,7 +7,7 @@ use super::link::{Asking, Lease, Link, Route, ShareId};
 use super::operation::{Phase, Stage};
 use super::shared::Command;
 use crate::error::Error;
-use crate::limits::INLINE_BYTES_MAX;
+use crate::limits::{ALONE_BYTES_MAX, INLINE_BYTES_MAX};
 use crate::local::pool::copy_now;
 use crate::local::{Moved, Place, Pool, Work};
 use crate::plan::Part;
@@ -59,7 +59,8 @@ impl Driver {
         };
         let parts = Arc::clone(&operation.shares[number].parts);
         let bytes: u64 = parts.iter().map(Part::bytes).sum();
-        if bytes <= INLINE_BYTES_MAX {
+        let is_alone = self.operations.len() == 1;
+        if bytes <= INLINE_BYTES_MAX || (is_alone && bytes <= ALONE_BYTES_MAX) {
             // SAFETY: who has submitted the transfer keeps its memory until the completion, which comes after this.
             let result = unsafe { copy_now(parts, places) };
             return self.copied.push_back((share, link, result));

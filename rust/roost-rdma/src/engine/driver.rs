@@ -1,15 +1,12 @@
-//! The thread: what wakes it, and whose turn it is.
+//! The thread: whose turn it is.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::mem;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
-
-use rustix::event::{Timespec, epoll};
 
 use super::link::{Link, ShareId, Side};
 use super::nics::Nics;
@@ -17,6 +14,7 @@ use super::operation::Operation;
 use super::peers::PeerEntry;
 use super::shared::{Command, Shared, lock};
 use super::timers::{Timer, Timers};
+use super::waiter::{Source, Waiter};
 use super::{Completion, Counts};
 use crate::error::Error;
 use crate::handle::Peer;
@@ -24,66 +22,10 @@ use crate::limits::TURN_BYTES_MAX;
 use crate::local::{Mappings, Moved, Pool};
 use crate::stream::{Cut, Incoming};
 
-/// Events taken at once; the others are there the next time.
-const EVENTS_MAX: usize = 128;
-
-/// Lanes of a link in an event's number.
-const LANE_BITS: u32 = 8;
-
-/// What a lane is watched for; others' ends of it come with data that is in front of them.
-const LANE_EVENTS: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::RDHUP);
-
-/// Any of these: the other end is not there any more.
-const CUT_EVENTS: epoll::EventFlags = epoll::EventFlags::RDHUP
-    .union(epoll::EventFlags::HUP)
-    .union(epoll::EventFlags::ERR);
-
-/// What an event is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Source {
-    Inbox,
-    Lane {
-        link: u64,
-        lane: usize,
-    },
-    /// The end of a process of this host.
-    Process {
-        link: u64,
-    },
-    /// Queue pairs beside a link.
-    Nics {
-        link: u64,
-    },
-}
-
-impl Source {
-    fn number(self) -> u64 {
-        match self {
-            Self::Inbox => 0,
-            Self::Lane { link, lane } => link << LANE_BITS | lane as u64,
-            Self::Process { link } => link << LANE_BITS | ((1 << LANE_BITS) - 1),
-            Self::Nics { link } => link << LANE_BITS | ((1 << LANE_BITS) - 2),
-        }
-    }
-
-    fn of(number: u64) -> Self {
-        let (link, lane) = (number >> LANE_BITS, number & ((1 << LANE_BITS) - 1));
-        match (link, lane) {
-            (0, _) => Self::Inbox,
-            (link, lane) if lane == (1 << LANE_BITS) - 1 => Self::Process { link },
-            (link, lane) if lane == (1 << LANE_BITS) - 2 => Self::Nics { link },
-            (link, lane) => Self::Lane {
-                link,
-                lane: usize::try_from(lane).expect("eight bits"),
-            },
-        }
-    }
-}
-
 /// What the thread has.
 pub(super) struct Driver {
     pub(super) shared: Arc<Shared>,
-    epoll: OwnedFd,
+    pub(super) waiter: Waiter,
     pub(super) now: Instant,
     pub(super) timers: Timers,
     pub(super) links: HashMap<u64, Link>,
@@ -98,6 +40,8 @@ pub(super) struct Driver {
     pub(super) pool: Option<Pool>,
     pub(super) mappings: Mappings,
     pub(super) nics: Nics,
+    /// Links whose queue pairs were given work in this turn, or had some taken from them: what is quick is done already.
+    pub(super) busied: BTreeSet<u64>,
     /// Links that may have something to ask for or to send.
     pub(super) touched: BTreeSet<u64>,
     /// Lanes that have read something which no socket tells of.
@@ -113,12 +57,11 @@ pub(super) struct Driver {
 
 /// Starts the thread.
 pub(super) fn start(shared: Arc<Shared>) -> io::Result<thread::JoinHandle<()>> {
-    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    let number = epoll::EventData::new_u64(Source::Inbox.number());
-    epoll::add(&epoll, shared.inbox(), number, epoll::EventFlags::IN)?;
+    let waiter = Waiter::new()?;
+    waiter.watch(&shared.inbox(), Source::Inbox)?;
     let driver = Driver {
         shared,
-        epoll,
+        waiter,
         now: Instant::now(),
         timers: Timers::default(),
         links: HashMap::new(),
@@ -129,6 +72,7 @@ pub(super) fn start(shared: Arc<Shared>) -> io::Result<thread::JoinHandle<()>> {
         pool: None,
         mappings: Mappings::new(),
         nics: Nics::default(),
+        busied: BTreeSet::new(),
         touched: BTreeSet::new(),
         again: Vec::new(),
         copied: VecDeque::new(),
@@ -144,7 +88,7 @@ pub(super) fn start(shared: Arc<Shared>) -> io::Result<thread::JoinHandle<()>> {
 impl Driver {
     fn run(mut self) {
         loop {
-            let events = self.wait();
+            let events = self.waiter.wait(self.time_left());
             self.now = Instant::now();
             for (source, is_cut) in &events {
                 if let (Source::Lane { link, .. }, true) = (*source, *is_cut) {
@@ -169,19 +113,30 @@ impl Driver {
             for (link, lane) in mem::take(&mut self.again) {
                 self.receive(link, lane);
             }
-            while let Some((share, link, result)) = self.copied.pop_front() {
-                // What has come over the link by now is older than the last byte: a lease that is not revoked held so long.
-                self.receive(link, 0);
-                self.copied_here(share, link, result);
-            }
             while let Some(timer) = self.timers.due(self.now) {
                 self.due(timer);
             }
+            self.finish_what_is_quick();
             self.tell();
             while let Some(link) = self.touched.pop_first() {
                 self.send(link);
             }
             self.tell();
+        }
+    }
+
+    /// What this turn has begun and is done already. The end of one may begin another.
+    fn finish_what_is_quick(&mut self) {
+        loop {
+            if let Some((share, link, result)) = self.copied.pop_front() {
+                // What has come over the link by now is older than the last byte: a lease that is not revoked held so long.
+                self.receive(link, 0);
+                self.copied_here(share, link, result);
+            } else if let Some(link) = self.busied.pop_first() {
+                self.nics_woken(link);
+            } else {
+                return;
+            }
         }
     }
 
@@ -195,45 +150,18 @@ impl Driver {
         }
     }
 
-    /// What there is to be done; of a connection, whether its other end is gone.
-    fn wait(&mut self) -> Vec<(Source, bool)> {
-        let timeout = if self.again.is_empty() {
-            self.timers
-                .next()
-                .map(|at| at.saturating_duration_since(Instant::now()))
-        } else {
-            Some(Duration::ZERO)
-        };
-        let timeout = timeout.map(|left| Timespec {
-            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-            tv_nsec: left.subsec_nanos().into(),
-        });
-        let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS_MAX);
-        // It fails only when a signal came; then the next turn sees the same.
-        let _ = epoll::wait(
-            &self.epoll,
-            rustix::buffer::spare_capacity(&mut events),
-            timeout.as_ref(),
-        );
-        let of = |event: &epoll::Event| {
-            let flags = event.flags;
-            (Source::of(event.data.u64()), flags.intersects(CUT_EVENTS))
-        };
-        events.iter().map(of).collect()
+    /// How long the thread may wait; none for as long as nothing happens.
+    fn time_left(&self) -> Option<Duration> {
+        if !self.again.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        let due = self.timers.next()?;
+        Some(due.saturating_duration_since(Instant::now()))
     }
 
     pub(super) fn issue(&mut self) -> u64 {
         self.issued += 1;
         self.issued
-    }
-
-    pub(super) fn watch(&self, what: &impl AsFd, source: Source) -> io::Result<()> {
-        let number = epoll::EventData::new_u64(source.number());
-        let events = match source {
-            Source::Lane { .. } => LANE_EVENTS,
-            _ => epoll::EventFlags::IN,
-        };
-        Ok(epoll::add(&self.epoll, what, number, events)?)
     }
 
     /// Who asked has cut the link, perhaps to be sure that nothing of what it has asked for is done any more: what is still in
@@ -252,8 +180,7 @@ impl Driver {
     /// has the sockets too.
     pub(super) fn forget(&self, link: &Link) {
         for conduit in &link.lanes {
-            // A socket that is cut off already is as it should be.
-            let _ = epoll::delete(&self.epoll, conduit);
+            self.waiter.forget(conduit);
             let is_asker = link.role() == super::Role::Asks;
             if is_asker && !conduit.is_unix() {
                 // Reset: what the socket has not sent yet would else still arrive, and be written.
@@ -264,7 +191,7 @@ impl Driver {
         if let Side::Asks(asking) = &link.side
             && let Some(watched) = &asking.watched
         {
-            let _ = epoll::delete(&self.epoll, watched);
+            self.waiter.forget(watched);
         }
     }
 
@@ -386,14 +313,8 @@ impl Driver {
             }
             let is_waiting = conduit.has_output();
             if mem::replace(&mut link.is_waiting[lane], is_waiting) != is_waiting {
-                let number = epoll::EventData::new_u64(Source::Lane { link: id, lane }.number());
-                let out = if is_waiting {
-                    epoll::EventFlags::OUT
-                } else {
-                    epoll::EventFlags::empty()
-                };
-                // The socket is in the set until the link goes; nothing else can be wrong with it.
-                let _ = epoll::modify(&self.epoll, conduit.fd(), number, LANE_EVENTS | out);
+                self.waiter
+                    .watch_output(conduit, Source::Lane { link: id, lane }, is_waiting);
             }
             if conduit.has_buffered() {
                 self.again.push((id, lane));
@@ -423,8 +344,9 @@ impl Driver {
 
     /// Nobody has the engine any more: what is not done is told, for whoever still looks.
     fn stop(mut self) {
-        // Its threads have let go of all memory afterwards.
+        // Its threads have let go of all memory afterwards, and so have others'.
         self.pool = None;
+        self.shared.near.clear();
         for (_, link) in mem::take(&mut self.links) {
             self.forget(&link);
         }

@@ -5,11 +5,12 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::Backend;
-use super::driver::{Driver, Source};
-use super::link::{Asking, Held, Lease, Link, Request, ShareId};
+use super::driver::Driver;
+use super::link::{Asking, Held, Lease, Link, Request, ShareId, Side};
 use super::nics::remote_from;
 use super::operation::Stage;
 use super::reach::{Found, hold};
+use super::waiter::Source;
 use crate::error::Error;
 use crate::handle::{Handle, Key, Peer};
 use crate::link::{Address, Broken, Message, Reason};
@@ -85,12 +86,17 @@ impl Driver {
             }
             Found::Forbidden(message) => (Held::out_of_reach(bytes), Some(message)),
         };
+        let place = held.place.clone();
         let process = asking.process.clone().filter(|_| asking.watched.is_none());
         let Some(Lease::Asked { waiters, .. }) = asking.leases.insert(lease, Lease::Held(held)) else {
             return Err(Broken("an answer without a question").into());
         };
         if let Some(process) = process {
             self.watch_process(id, &process)?;
+        }
+        if let Some(place) = place {
+            let control = self.control_of(id)?;
+            self.shared.near.add(peer, lease, place, bytes, control);
         }
         if let Some(message) = hindrance
             && !std::mem::replace(&mut self.peers.entry(peer).or_default().is_hindered, true)
@@ -131,10 +137,23 @@ impl Driver {
         self.touched.insert(id);
     }
 
+    /// The control stream, for other threads to look at.
+    fn control_of(&mut self, id: u64) -> Result<Arc<OwnedFd>, Cut> {
+        let Link { lanes, side, .. } = self.links.get_mut(&id).ok_or(Cut::Closed)?;
+        let Side::Asks(asking) = side else {
+            return Err(Broken("an answer to who serves").into());
+        };
+        let control = match asking.control.take() {
+            Some(control) => control,
+            None => Arc::new(lanes[0].fd().try_clone_to_owned()?),
+        };
+        Ok(Arc::clone(asking.control.insert(control)))
+    }
+
     /// The end of a process of this host is heard of at once, not only by the end of its link.
     fn watch_process(&mut self, id: u64, process: &Process) -> Result<(), Cut> {
         let watched = process.pidfd().try_clone_to_owned()?;
-        self.watch(&watched, Source::Process { link: id })?;
+        self.waiter.watch(&watched, Source::Process { link: id })?;
         if let Some(asking) = self.links.get_mut(&id).and_then(Link::asking) {
             asking.watched = Some(watched);
         }
@@ -196,7 +215,11 @@ impl Driver {
 
     /// The owner drops the buffer.
     pub(super) fn revoked(&mut self, id: u64, region: u64) {
-        let Some(asking) = self.links.get_mut(&id).and_then(Link::asking) else {
+        let Some(link) = self.links.get_mut(&id) else {
+            return;
+        };
+        self.shared.near.revoke(link.peer, region);
+        let Some(asking) = link.asking() else {
             return;
         };
         for (lease, state) in &mut asking.leases {

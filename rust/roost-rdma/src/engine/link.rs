@@ -59,6 +59,8 @@ pub(super) struct Asking {
     /// Tells of its end.
     pub(super) watched: Option<OwnedFd>,
     pub(super) way: Option<Arc<Way>>,
+    /// The control stream, for other threads to look at, where they copy from here.
+    pub(super) control: Option<Arc<OwnedFd>>,
     /// The owner's stamps that are mapped, by their file.
     pub(super) views: HashMap<(u64, u64), Arc<View>>,
     pub(super) nics: Option<Flights>,
@@ -148,6 +150,7 @@ impl Link {
                 process: None,
                 watched: None,
                 way: None,
+                control: None,
                 views: HashMap::new(),
                 nics: None,
                 to_sum: VecDeque::new(),

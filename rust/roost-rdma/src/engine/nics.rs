@@ -1,22 +1,17 @@
 //! Transfers by NICs: which links have queue pairs beside them, and what is under way on these.
 //!
-//! Who asks offers queue pairs as soon as both have greeted each other, and its transfers wait until each of these has been
-//! heard by the owner's NIC, or until it is known that they will not be. Leases, stamps and revocations go over the link as
-//! ever. An error of a queue pair ends the whole link: what was under way is done again over the next, by what can be had then.
+//! Leases, stamps and revocations go over the link as ever. An error of a queue pair ends the whole link: what was under way is done again over the next, by what can be had then.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Backend;
-use super::driver::{Driver, Source};
-use super::link::{Asking, Held, Lease, Link, Route, ShareId, Side};
+use super::driver::Driver;
+use super::link::{Asking, Held, Lease, Link, ShareId, Side};
 use super::operation::{Phase, Stage};
 use super::shared::lock;
-use super::timers::Timer;
 use crate::error::Error;
-use crate::handle::Peer;
-use crate::limits::{NICS_WAIT, NICS_WAIT_FORCED};
-use crate::link::{Broken, Message, Reason};
+use crate::link::{Broken, Reason};
 use crate::plan::{Direction, Part};
 use crate::region::{Memory, Region};
 use crate::stream::Cut;
@@ -54,6 +49,14 @@ impl Nics {
 }
 
 impl Flights {
+    pub(super) fn new(path: Path) -> Self {
+        Self {
+            path,
+            is_ready: false,
+            posted: HashMap::new(),
+        }
+    }
+
     /// Whether something of the transfer is under way.
     pub(super) fn carries(&self, token: u64) -> bool {
         self.posted.values().any(|share| share.0 == token)
@@ -76,7 +79,7 @@ impl Driver {
         }
     }
 
-    fn verbs(&mut self) -> Result<Verbs, String> {
+    pub(super) fn verbs(&mut self) -> Result<Verbs, String> {
         let options = &self.shared.options;
         let open = || {
             let options = verbs::Options {
@@ -97,110 +100,7 @@ impl Driver {
         Some(self.verbs().ok()?.card())
     }
 
-    /// Offers queue pairs to the owner of this card.
-    pub(super) fn offer(&mut self, id: u64, card: Option<&[u8]>) -> Result<(), String> {
-        let verbs = self.verbs()?;
-        let card = card.ok_or("its owner has no RDMA device that can be used")?;
-        let (path, offer) = Path::ask(&verbs, card).map_err(|error| error.to_string())?;
-        self.watch(&path.completion_fd(), Source::Nics { link: id })
-            .map_err(|error| error.to_string())?;
-        let Some(link) = self.links.get_mut(&id) else {
-            return Ok(());
-        };
-        link.say(&Message::Offer { offer }, Vec::new());
-        if let Some(asking) = link.asking() {
-            asking.nics = Some(Flights {
-                path,
-                is_ready: false,
-                posted: HashMap::new(),
-            });
-        }
-        self.touched.insert(id);
-        let wait = match self.shared.options.forced {
-            Some(_) => NICS_WAIT_FORCED,
-            None => NICS_WAIT,
-        };
-        self.timers.set(self.now + wait, Timer::Nics { link: id });
-        Ok(())
-    }
-
-    /// The owner's side: makes the counterparts of what was offered.
-    pub(super) fn offered(&mut self, id: u64, offer: &[u8]) -> Result<(), Cut> {
-        let made = self
-            .verbs()
-            .and_then(|verbs| Path::serve(&verbs, offer).map_err(|error| error.to_string()));
-        let link = self.links.get_mut(&id).ok_or(Cut::Closed)?;
-        let serving = link.serving().ok_or(Broken("an offer to who asks"))?;
-        let message = match made {
-            Ok((path, answer)) => {
-                serving.path = Some(path);
-                Message::Answer {
-                    answer,
-                    failure: None,
-                }
-            }
-            Err(reason) => Message::Answer {
-                answer: Vec::new(),
-                failure: Some(reason),
-            },
-        };
-        link.say(&message, Vec::new());
-        self.touched.insert(id);
-        Ok(())
-    }
-
-    /// The owner's counterparts, or why there are none.
-    pub(super) fn offer_answered(&mut self, id: u64, answer: &[u8], failure: Option<String>) {
-        let nics = self
-            .links
-            .get_mut(&id)
-            .and_then(Link::asking)
-            .and_then(|asking| asking.nics.as_mut());
-        let Some(nics) = nics.filter(|nics| !nics.is_ready) else {
-            return;
-        };
-        let connected = match failure {
-            Some(reason) => Err(format!("at the owner: {reason}")),
-            None => nics.path.connect(answer).map_err(|error| error.to_string()),
-        };
-        if let Err(reason) = connected {
-            self.without_nics(id, &reason);
-        }
-    }
-
-    /// The time for queue pairs to be heard of is over.
-    pub(super) fn nics_due(&mut self, id: u64) {
-        let asking = self.links.get_mut(&id).and_then(Link::asking);
-        if asking.is_some_and(|asking| asking.is_proving()) {
-            self.without_nics(id, "the owner's NICs did not answer in time");
-        }
-    }
-
-    /// The link goes on without queue pairs, or not at all where nothing else was wanted.
-    pub(super) fn without_nics(&mut self, id: u64, reason: &str) {
-        let Some(link) = self.links.get_mut(&id) else {
-            return;
-        };
-        let peer = link.peer;
-        if let Some(asking) = link.asking() {
-            asking.nics = None;
-            asking.route = Route::Stream;
-        }
-        let reason = format!("ibverbs cannot be used: {reason}");
-        if self.shared.options.forced == Some(Backend::Ibverbs) {
-            for (token, _) in self.waiting_for(peer) {
-                self.fail(token, Error::Unavailable(reason.clone()));
-            }
-            // Asked anew by the next transfer: a port may be up again by then.
-            return self.link_lost(id, &Cut::Nics(reason));
-        }
-        self.chosen(peer, Backend::Tcp, Some(reason));
-        for share in self.waiting_for(peer) {
-            self.await_link(share);
-        }
-    }
-
-    /// Something has happened on a link's queue pairs.
+    /// Something may have happened on a link's queue pairs.
     pub(super) fn nics_woken(&mut self, id: u64) {
         let nics = self
             .links
@@ -215,21 +115,6 @@ impl Driver {
                 Event::Failed { id: number, failure } => self.carried(id, number, Some(failure)),
                 Event::Broken { reason } => return self.nics_broken(id, &reason),
             }
-        }
-    }
-
-    fn nics_ready(&mut self, id: u64) {
-        let Some(link) = self.links.get_mut(&id) else {
-            return;
-        };
-        let peer = link.peer;
-        if let Some(asking) = link.asking() {
-            asking.route = Route::Nics;
-            asking.nics.iter_mut().for_each(|nics| nics.is_ready = true);
-        }
-        self.chosen(peer, Backend::Ibverbs, None);
-        for share in self.waiting_for(peer) {
-            self.await_link(share);
         }
     }
 
@@ -284,6 +169,7 @@ impl Driver {
                     self.issued = request;
                     posted += 1;
                     nics.posted.insert(request, share);
+                    self.busied.insert(id);
                 }
                 Err(error) => hindrance = Some(error.to_string()),
             }
@@ -382,6 +268,7 @@ impl Driver {
         let its = nics.posted.iter().filter(|(_, share)| share.0 == token);
         for number in its.map(|(number, _)| *number).collect::<Vec<_>>() {
             nics.path.cancel(number);
+            self.busied.insert(id);
         }
     }
 
@@ -465,13 +352,5 @@ impl Driver {
         if let Some(asking) = self.links.get_mut(&link).and_then(Link::asking) {
             super::copying::count_users(asking, parts, count);
         }
-    }
-
-    /// Shares that wait for a link to this process, which have it now.
-    fn waiting_for(&mut self, peer: Peer) -> Vec<ShareId> {
-        self.peers
-            .get_mut(&peer)
-            .map(super::peers::PeerEntry::take_waiting)
-            .unwrap_or_default()
     }
 }

@@ -33,9 +33,9 @@ impl Mapping {
         } else {
             ProtFlags::READ
         };
+        let anywhere = std::ptr::null_mut();
         // SAFETY: the kernel chooses the address, so no mapping of anyone's is replaced.
-        let address =
-            unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, access, MapFlags::SHARED, file, 0) }?;
+        let address = unsafe { rustix::mm::mmap(anywhere, bytes, access, MapFlags::SHARED, file, 0)? };
         Ok(Self {
             address: NonNull::new(address.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?,
             bytes,

@@ -1,8 +1,8 @@
 //! The way to one peer's memory: queue pairs over one or several NICs, work striped over them.
 //!
 //! Who asks calls [`Path::ask`] with the owner's card, sends the offer over the link, gives the answer to [`Path::connect`], and
-//! may post. The owner only holds what [`Path::serve`] gave. Nothing here blocks or waits: [`Path::completion_fd`] becomes
-//! readable, and [`Path::poll`] says what happened.
+//! may post. The owner only holds what [`Path::serve`] gave. Nothing here blocks or waits: [`Path::poll`] says what happened,
+//! after work was handed in or taken back, and when [`Path::completion_fd`] has become readable.
 //!
 //! One error ends the whole path, and only this path: all that is out is flushed, each operation is told, and its peer is asked
 //! for a new one. Operations that were not the error's cause are [`Failure::Flushed`] and may be done again.
@@ -113,13 +113,11 @@ pub struct Path {
     reason: String,
     events: Vec<Event>,
     epoll: OwnedFd,
-    /// Makes the path's descriptor readable for events that no NIC causes.
-    nudge: OwnedFd,
     verbs: Verbs,
 }
 
 impl Path {
-    /// Readable when [`Path::poll`] has something to do. Level-triggered.
+    /// Readable when NICs have done something since [`Path::poll`]. Level-triggered.
     pub fn completion_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -188,7 +186,6 @@ impl Path {
         self.waiting.push_back(id);
         self.settle(id);
         self.fill();
-        self.nudge_if_told();
         Ok(())
     }
 
@@ -218,19 +215,27 @@ impl Path {
         if let Some(operation) = self.operations.get_mut(&id) {
             operation.end(Failure::Cancelled);
             self.settle(id);
-            self.nudge_if_told();
         }
     }
 
     /// Flushes all that is out. Each operation is told, then [`Event::Broken`] comes.
     pub fn close(&mut self) {
         self.give_up("it was closed", None);
-        self.nudge_if_told();
     }
 
-    /// What has happened since the last time; hands over more work.
+    /// What has happened since the last time; hands over more work. To be called before the descriptor is waited for.
     pub fn poll(&mut self) -> Vec<Event> {
-        let _ = rustix::io::read(&self.nudge, &mut [0; 8]);
+        self.collect();
+        // What is quick is there already. An event for it would cost some calls of the kernel, and waking this thread.
+        if self.lanes.iter().any(|lane| lane.requests_out > 0) {
+            self.await_more();
+            self.collect();
+        }
+        self.end_if_broken();
+        std::mem::take(&mut self.events)
+    }
+
+    fn collect(&mut self) {
         let mut finished = Vec::new();
         for at in 0..self.completions.len() {
             let completions = Arc::clone(&self.completions[at]);
@@ -242,8 +247,17 @@ impl Path {
             self.finish(completion);
         }
         self.fill();
-        self.end_if_broken();
-        std::mem::take(&mut self.events)
+    }
+
+    /// The next completions make the descriptor readable. Those that came since the last look may not: look once more.
+    fn await_more(&mut self) {
+        let armed = self
+            .completions
+            .iter()
+            .try_for_each(|completions| completions.arm());
+        if let Err(error) = armed {
+            self.give_up(&error.to_string(), None);
+        }
     }
 
     fn finish(&mut self, completion: &sys::WorkCompletion) {
@@ -331,14 +345,6 @@ impl Path {
             Ok(()) => Event::Done { id },
             Err(failure) => Event::Failed { id, failure },
         });
-    }
-
-    fn nudge_if_told(&mut self) {
-        self.end_if_broken();
-        if !self.events.is_empty() {
-            // Full means that it is readable already.
-            let _ = rustix::io::write(&self.nudge, &1_u64.to_ne_bytes());
-        }
     }
 }
 

@@ -8,6 +8,7 @@ use crate::plan::Direction;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Requests that one queue pair holds. More would only wait in the NIC instead of here, where they can still be taken back.
 const REQUESTS_MAX: u32 = 128;
@@ -32,6 +33,8 @@ pub(super) struct Completions {
     device: Arc<Device>,
     channel: NonNull<sys::CompletionChannel>,
     queue: NonNull<sys::CompletionQueue>,
+    /// An event was asked for, and has not been taken.
+    is_armed: AtomicBool,
 }
 
 // SAFETY: "By default all verbs objects are safe for multi-threaded access" (ibv_alloc_td(3)).
@@ -62,10 +65,10 @@ impl Completions {
             device: Arc::clone(device),
             channel,
             queue,
+            is_armed: AtomicBool::new(false),
         };
         rustix::io::ioctl_fionbio(completions.fd(), true)
             .map_err(|errno| failed("making a descriptor that does not block", errno.raw_os_error()))?;
-        completions.arm()?;
         Ok(completions)
     }
 
@@ -75,19 +78,24 @@ impl Completions {
         unsafe { BorrowedFd::borrow_raw((*self.channel.as_ptr()).fd) }
     }
 
-    fn arm(&self) -> Result<(), Error> {
+    /// The next completion makes the descriptor readable. One that is there already may not.
+    pub(super) fn arm(&self) -> Result<(), Error> {
+        if self.is_armed.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
         // SAFETY: the queue lives as long as `self`.
         unsafe { result::request_event(self.queue) }
             .map_err(|errno| result::failed("asking for events", self.device.name(), errno))
     }
 
-    /// Takes all completions. The next one makes the descriptor readable again.
+    /// Takes all completions, and the event that tells of them.
     pub(super) fn drain(&self, mut each: impl FnMut(&sys::WorkCompletion)) -> Result<(), Error> {
         let failed = |errno| result::failed("polling completions", self.device.name(), errno);
         // SAFETY: the channel lives, its descriptor does not block, and its only queue is `self`'s.
-        while unsafe { self.device.library().take_event(self.channel) } {}
-        // Asked for before looking: what completes between the last look and the request would otherwise never be told.
-        self.arm()?;
+        let take_event = || unsafe { self.device.library().take_event(self.channel) };
+        if self.is_armed.load(Ordering::Relaxed) && take_event() {
+            self.is_armed.store(false, Ordering::Relaxed);
+        }
         // SAFETY: plain numbers, of which zero is one.
         let mut some: [sys::WorkCompletion; CHAIN_MAX] = unsafe { std::mem::zeroed() };
         loop {

@@ -48,7 +48,11 @@ impl Bed {
 pub(crate) fn wait(path: &mut Path, patience: Duration, count: usize) -> Vec<Event> {
     let end = Instant::now() + patience;
     let mut events = Vec::new();
-    while events.len() < count {
+    loop {
+        events.extend(path.poll());
+        if events.len() >= count {
+            return events;
+        }
         let left = end.saturating_duration_since(Instant::now());
         assert!(!left.is_zero(), "only {events:?} after {patience:?}");
         let timeout = rustix::event::Timespec {
@@ -60,9 +64,7 @@ pub(crate) fn wait(path: &mut Path, patience: Duration, count: usize) -> Vec<Eve
             Some(&timeout),
         )
         .unwrap();
-        events.extend(path.poll());
     }
-    events
 }
 
 /// One operation of one run, waited for.

@@ -7,7 +7,7 @@ use crate::verbs::device::{Device, Port};
 use crate::verbs::offer::{self, Address, Half, LANES_MAX};
 use crate::verbs::queue_pair::{Completions, QueuePair, Work};
 use crate::verbs::result::Error;
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::epoll;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -76,14 +76,6 @@ impl Path {
             crate::verbs::result::failed("making a descriptor to wait on", "a path", errno.raw_os_error())
         };
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
-        let nudge = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?;
-        epoll::add(
-            &epoll,
-            &nudge,
-            epoll::EventData::new_u64(0),
-            epoll::EventFlags::IN,
-        )
-        .map_err(failed)?;
         Ok(Self {
             lanes: Vec::new(),
             completions: Vec::new(),
@@ -97,7 +89,6 @@ impl Path {
             reason: String::new(),
             events: Vec::new(),
             epoll,
-            nudge,
             verbs: verbs.clone(),
         })
     }
