@@ -10,7 +10,7 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("RUST_LOG", "warn")
@@ -20,8 +20,11 @@ from benches.training.work import Work
 
 import roost
 from roost import Restart, this_host
-from roost.ft import DiLoCo, EveryStep, FaultTolerantJob, LocalSGD, Sync
+from roost.ft import DiLoCo, EveryStep, FaultTolerantJob, LocalSGD
 from roost.testing import Failures
+
+if TYPE_CHECKING:
+    from roost.ft.sync import Sync
 
 REPLICAS = 2
 EVERY = 10
