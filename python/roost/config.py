@@ -54,10 +54,10 @@ class Config(Frozen, kw_only=True):
     """How long another host may be silent before it is lost: a cable may be out for nine seconds, and nothing happens."""
     lease_s: float = 30.0
     """How long a host lives without a sign of its driver before it ends what that has there."""
-    idle_s: float = 60.0
+    idle_s: float = 600.0
     """How long a connection between procs of two hosts may lie unused, once or twice that, before it is closed until one of
-    them has something to say: making it anew costs a millisecond and the way there and back, thousands that lie open a
-    descriptor and some memory each."""
+    them has something to say. Each that lies open costs a descriptor and some memory, making it anew a millisecond and the way
+    there and back: far longer than a step, since a cast to a thousand idle procs makes a thousand at once."""
     cleanup_timeout_s: float = 3.0
     """Time for an actor's `__cleanup__`; more than the grace is added to it."""
     echo_hold_s: float = 0.02
