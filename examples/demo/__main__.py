@@ -47,7 +47,7 @@ def chosen(options: argparse.Namespace) -> tuple[Settings, tuple[int, ...]]:
     settings = Settings(replicas=options.replicas or count, every=1 if options.every_step else Settings.every)
     if options.slurm:
         # Many replicas share these processors: each step of one takes its time, and so does its next life.
-        settings = replace(settings, steps=300, failure_every_s=12.0, detect_within_s=15.0)
+        settings = replace(settings, failure_every_s=12.0, detect_within_s=15.0)
     seeds = SEEDS
     if options.quick:
         few_replicas = options.replicas or min(3, count)
