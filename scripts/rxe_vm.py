@@ -254,7 +254,7 @@ def run(command: list[str], extra: list[str], memory: int, seconds: float) -> in
         own = archive([("job", 0o100644, job(command, extra))])
         Path(work, "initramfs").write_bytes((CACHE / "initramfs").read_bytes() + own)
         status, console = Path(work, "status"), Path(work, "console")
-        append = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on tsc=reliable audit=0"
+        append = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on tsc=reliable no_timer_check audit=0"
         # Slow to emulate: five levels of page tables, and copies that "rep movsb" does byte by byte.
         qemu = f"""qemu-system-x86_64 -accel tcg -machine q35 -m {memory} -smp 2 -cpu max,la57=off,erms=off,fsrm=off
             -nodefaults -no-user-config -no-reboot -display none
