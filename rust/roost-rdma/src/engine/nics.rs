@@ -246,6 +246,10 @@ impl Driver {
                     self.ready(share);
                 }
             }
+            // A process that ends takes its keys with it before anybody hears of its end: over the next link it is known.
+            Some(Failure::Access(_)) if !std::mem::replace(&mut operation.shares[number].is_denied, true) => {
+                operation.shares[number].rewind();
+            }
             Some(Failure::Access(text)) => {
                 let error = operation.about(number, Some(0), Error::Gone(text));
                 self.fail(token, error);

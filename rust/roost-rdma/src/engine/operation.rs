@@ -83,6 +83,8 @@ pub(super) struct Share {
     pub(super) redo: Vec<Chunk>,
     /// Chunks under way.
     pub(super) outstanding: usize,
+    /// The owner's NIC has refused a key once.
+    pub(super) is_denied: bool,
     /// Of writes over a link that is lost, the owner may still write what has reached it.
     pub(super) is_unsettled: bool,
     /// Threads copy it.
@@ -233,6 +235,7 @@ impl Share {
             cursor: Cursor::default(),
             redo: Vec::new(),
             outstanding: 0,
+            is_denied: false,
             is_unsettled: false,
             ticket: None,
             copied_over: None,
