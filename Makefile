@@ -2,7 +2,7 @@
 # PYTHON=python3.12 chooses the interpreter; everything stays inside this folder.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-slurm hip test test-rust test-python test-rdma test-slurm test-gpu-settings check format sim bench bench-peers bench-rdma bench-training bench-collectives check-instructions wheel fuzz asan chaos soak soak-training clean
+.PHONY: help demo demo-slurm hip test test-rust test-python test-rdma test-slurm test-kubernetes test-gpu-settings check format sim bench bench-peers bench-rdma bench-training bench-collectives check-instructions wheel fuzz asan chaos soak soak-training clean
 
 SETUP := @scripts/setup.sh
 RUN := @scripts/run.sh
@@ -61,6 +61,12 @@ test-slurm:  ## jobs on a real Slurm of four nodes on this machine (root; instal
 	$(SAY) "Slurm"
 	@scripts/mini_slurm.py prepare
 	$(RUN) python -m pytest -m "" tests/job/test_slurm.py $(PYTEST)
+
+test-kubernetes:  ## jobs on a real Kubernetes control plane with three small nodes (root; builds it once, which takes 2 cores some ten minutes)
+	$(SETUP) test dev schemas extension
+	$(SAY) "Kubernetes"
+	@scripts/mini_kubernetes.py prepare
+	$(RUN) python -m pytest -m "" tests/job/test_kubernetes_cluster.py tests/job/test_kubernetes_schemas.py $(PYTEST)
 
 test-gpu-settings:  ## where a GPU's libraries are missing, or have no device: what is said, and the tests that ask for GPUs
 	$(SETUP) test torch extension

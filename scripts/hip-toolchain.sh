@@ -7,6 +7,8 @@
 set -euo pipefail
 # shellcheck source=scripts/toolchain.sh
 . "$(dirname "$0")/toolchain.sh"
+# shellcheck source=scripts/debian.sh
+. scripts/debian.sh
 FOLDER=$(realpath -m "${1:-target/hip}")
 STAMP=$FOLDER/.complete-2
 [ ! -e "$STAMP" ] || exit 0
@@ -20,39 +22,6 @@ LIBRARIES=$ROOT/usr/lib/x86_64-linux-gnu
 LLVM=$ROOT/usr/lib/llvm-22
 rm -rf "$FOLDER"
 mkdir -p "$FOLDER"/bin "$ROOT"
-
-# The archive that this machine's own apt reads: no mirror is named here.
-mirror() {
-    local listed
-    # shellcheck disable=SC2016 # apt fills it in
-    listed=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 2>/dev/null | awk '/\/debian\/?$/ && !found { print; found = 1 }')
-    [ -n "$listed" ] || fail "this machine's apt has no source that ends in /debian: HIP's compiler comes from there."
-    echo "$listed"
-}
-
-# An apt of its own for a suite, which knows of no installed package.
-open_suite() {
-    local folder=$FOLDER/apt/$1
-    mkdir -p "$folder/lists/partial" "$folder/cache/archives/partial"
-    printf 'Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nArchitectures: amd64\nSigned-By: %s\n' \
-        "$MIRROR" "$1" /usr/share/keyrings/debian-archive-keyring.gpg >"$folder/suite.sources"
-    cat >"$folder/apt.conf" <<CONF
-Dir::State "$folder"; Dir::State::lists "$folder/lists"; Dir::State::status "/dev/null"; Dir::Cache "$folder/cache";
-Dir::Etc::sourcelist "$folder/suite.sources"; Dir::Etc::sourceparts "/dev/null"; Dir::Etc::preferencesparts "/dev/null";
-Acquire::Languages "none"; Acquire::Retries "3"; APT::Sandbox::User "root";
-CONF
-    APT_CONFIG=$folder/apt.conf apt-get update -qq || fail "apt could not read Debian's '$1' from $MIRROR (see above): is this machine online?"
-}
-
-# unpack SUITE WHERE PACKAGE...
-unpack() {
-    local suite=$1 where=$2 archives=$FOLDER/archives/$1-${2##*/} archive
-    shift 2
-    mkdir -p "$archives" "$where"
-    (cd "$archives" && APT_CONFIG=$FOLDER/apt/$suite/apt.conf apt-get download -qq "$@") ||
-        fail "apt could not fetch from Debian's '$suite' (see above): $*"
-    for archive in "$archives"/*.deb; do dpkg-deb -x "$archive" "$where"; done
-}
 
 # Bitcode of an older LLVM is readable by clang 22, that of a newer one is not.
 device_libraries() {

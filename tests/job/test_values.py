@@ -125,9 +125,13 @@ def test_each_change_is_told_once():
     ]  # fmt: skip
 
 
-def test_a_host_that_another_agent_took_the_place_of_is_up_anew():
-    other = HostStatus(mesh="trainers", rank=0, state="up", address="b:1")
-    assert kinds(status("running", host(0)), status("running", other)) == ["host_up"]
+@pytest.mark.parametrize(
+    "agent", [{"address": "b:1"}, {"address": "a:1", "agent": "2"}], ids=["elsewhere", "at its address"]
+)
+def test_a_host_that_another_agent_took_the_place_of_is_lost_and_up_anew(agent):
+    one = HostStatus(mesh="trainers", rank=0, state="up", address="a:1", agent="1")
+    other = HostStatus(mesh="trainers", rank=0, state="up", **agent)
+    assert kinds(status("running", one), status("running", other)) == ["host_lost", "host_up"]
 
 
 def test_a_status_is_one_document():

@@ -2,6 +2,7 @@
 
 from roost.errors import JobError
 from roost.job.job import Job
+from roost.job.kubernetes import KubernetesJob
 from roost.job.logs import LogLines
 from roost.job.opening import JobState
 from roost.job.processes import ProcessJob
@@ -17,6 +18,7 @@ __all__ = [
     "JobEvent",
     "JobState",
     "JobStatus",
+    "KubernetesJob",
     "LogLines",
     "MeshSpec",
     "ProcessJob",

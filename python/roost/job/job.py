@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from abc import ABC, abstractmethod
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from roost.errors import CallTimeoutError, JobError, RoostError
 from roost.job.knowing import hosts_of, is_ready, last_words
-from roost.job.logs import LogLines
+from roost.job.logs import FileLog, LogLines
 from roost.job.opening import JobState, open_state
 from roost.job.record import Part, default_folder, exclusively, new_record, read_record
 from roost.job.spec import MeshSpec, check_job_name, specs_from
@@ -25,12 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from typing import Self
 
-    from roost.job.knowing import Look
+    from roost.job.knowing import Agent, Look
     from roost.job.record import Record
-    from roost.job.status import JobEvent
+    from roost.job.status import HostStatus, JobEvent
     from roost.reply import Reply
 
 __all__ = ["Job"]
+
+_logger = logging.getLogger("roost.job")
 
 # How often the job's folder is looked at while agents are waited for.
 _LOOK_S = 0.1
@@ -85,8 +88,8 @@ class Job(ABC):
             raise ValueError(f"sync={sync!r} is no folder")
         self._settings: dict[str, Any] = {**settings, "sync": self._sync}
         self._bell = Bell()
-        # Why hosts that this program has attached are lost, by their addresses.
-        self._losses: dict[str, str] = {}
+        # Why hosts that this program has attached are lost, by their agents.
+        self._losses: dict[Agent, str] = {}
         # Holds this program's right to be the job's driver.
         self._driving = ExitStack()
         self._looked: tuple[str, float, Look] | None = None
@@ -196,7 +199,7 @@ class Job(ABC):
             LookupError: there is no such job or host.
         """
         record = self._applied()
-        return LogLines(self._log_path(record, mesh, rank), self._is_over if follow else None)
+        return LogLines(FileLog(self._log_path(record, mesh, rank)).read, self._is_over if follow else None)
 
     async def events(self) -> AsyncIterator[JobEvent]:
         """What becomes of it from now on, beginning with how it is; ends when the job has."""
@@ -333,11 +336,17 @@ class Job(ABC):
     async def _ready(self, hosts: int | None, timeout_s: float | None) -> JobStatus:
         until = None if timeout_s is None else time.monotonic() + timeout_s
         record = self._applied()
+        told: set[str] = set()
         while True:
             status = await self._status_of(record, at_most_s=self._ask_s)
             if status.state in _OVER:
                 raise JobError(f"{status}\napply() asks for it anew{last_words(record)}")
-            if is_ready(status, hosts, self.meshes):
+            self._tell_troubles(status, told)
+            try:
+                done = is_ready(status, hosts, self.meshes)
+            except JobError as error:
+                raise JobError(f"{error}{last_words(record)}") from None
+            if done:
                 # What was said of it may be older than what its agents told.
                 return await self._status_of(record)
             if until is not None and time.monotonic() > until:
@@ -346,6 +355,13 @@ class Job(ABC):
                     f"{len(status.up())} of {len(status.hosts)} hosts of {self.name} listen after {timeout_s:g} s. Missing: {missing}"
                 )
             await asyncio.sleep(_LOOK_S)
+
+    def _tell_troubles(self, status: JobStatus, told: set[str]) -> None:
+        """Say what hosts wait for: it may be for ever."""
+        for one in status.hosts:
+            if one.state == "missing" and one.reason not in ("", status.reason) and str(one) not in told:
+                told.add(str(one))
+                _logger.warning("job %s: %s", self.name, one)
 
     async def _state(self, timeout_s: float | None) -> JobState:
         status = await self._ready(None, timeout_s)
@@ -358,9 +374,9 @@ class Job(ABC):
             self._driving.close()
             raise
 
-    def _lose(self, address: str, reason: str) -> None:
+    def _lose(self, host: HostStatus, reason: str) -> None:
         """A host that this program has attached is lost."""
-        self._losses[address] = reason
+        self._losses[host.address, host.agent] = reason
         self._bell.ring()
 
     def _said_of(self, mesh: str, rank: int) -> str:

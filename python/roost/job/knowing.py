@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from roost.errors import JobError
 from roost.job.logs import last_lines
@@ -16,9 +16,13 @@ if TYPE_CHECKING:
     from roost.job.spec import MeshSpec
     from roost.job.status import JobStatus
 
-__all__ = ["Look", "hosts_of", "is_ready", "last_words"]
+__all__ = ["Agent", "Look", "hosts_of", "is_ready", "last_words"]
 
 _LINES_IN_ERRORS, _LOGS_IN_ERRORS = 5, 2
+
+
+Agent: TypeAlias = tuple[str, str]
+"""Where one listens, and what tells it from others that have listened there."""
 
 
 class Look(NamedTuple):
@@ -35,38 +39,47 @@ class Look(NamedTuple):
     """By mesh and rank, why a host will not come, or not come back."""
     known: Mapping[tuple[str, int], str] = {}
     """By mesh and rank, how a host is as far as is known: told when this program has lost it."""
+    waiting: Mapping[tuple[str, int], str] = {}
+    """By mesh and rank, why a host is not there yet, where that is not what keeps the whole job waiting."""
+    there: Mapping[tuple[str, int], Announced] | None = None
+    """By mesh and rank, the agents that listen; None where they tell of themselves in the job's folder."""
 
 
-def hosts_of(record: Record, look: Look, losses: Mapping[str, str], order: list[str]) -> list[HostStatus]:
+def hosts_of(record: Record, look: Look, losses: Mapping[Agent, str], order: list[str]) -> list[HostStatus]:
     """Each host of a job.
 
     Args:
         record: the job.
         look: what was said of it.
-        losses: by an agent's address, why this program has lost it.
+        losses: by an agent, why this program has lost it.
         order: the names of the meshes.
     """
     found = []
     for part in record.parts:
-        there = announced(record.hosts_folder(part, look.restarts.get(part.id, 0)))
+        if look.there is None:
+            there = announced(record.hosts_folder(part, look.restarts.get(part.id, 0)))
+        else:
+            there = {rank - part.first: told for (mesh, rank), told in look.there.items() if mesh == part.mesh}
         found += [_host(part, place, there.get(place), look, losses) for place in range(part.hosts)]
     return sorted(found, key=lambda one: (order.index(one.mesh), one.rank))
 
 
-def _host(part: Part, place: int, told: Announced | None, look: Look, losses: Mapping[str, str]) -> HostStatus:
+def _host(part: Part, place: int, told: Announced | None, look: Look, losses: Mapping[Agent, str]) -> HostStatus:
     rank = part.first + place
     gone = look.gone.get((part.mesh, rank))
     if told is None:
-        reason = look.reason if gone is None else gone
+        reason = gone or look.waiting.get((part.mesh, rank)) or look.reason
         return HostStatus(mesh=part.mesh, rank=rank, state="missing" if gone is None else "lost", reason=reason)
-    mine = losses.get(told.address, "")
+    mine = losses.get((told.address, told.agent), "")
     said = [mine, gone or ""]
     if any(said):
         said.append(look.known.get((part.mesh, rank), ""))
     # What this program knew when it lost the host may be in its reason already.
     why = "; ".join(one for one in said if one and (one is mine or one not in mine))
     state: Literal["lost", "up"] = "lost" if why else "up"
-    return HostStatus(mesh=part.mesh, rank=rank, state=state, host=told.name, address=told.address, reason=why)
+    return HostStatus(
+        mesh=part.mesh, rank=rank, state=state, host=told.name, address=told.address, agent=told.agent, reason=why
+    )
 
 
 def is_ready(status: JobStatus, hosts: int | None, meshes: Mapping[str, MeshSpec]) -> bool:

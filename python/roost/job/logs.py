@@ -14,7 +14,7 @@ from roost.replying import reply_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-__all__ = ["LogLines", "last_lines"]
+__all__ = ["FileLog", "LogLines", "last_lines"]
 
 # How often a file that is followed is looked at, and how much of its end errors look at.
 _LOOK_S = 0.2
@@ -23,18 +23,36 @@ _TAIL_BYTES = 8192
 _READ_BYTES = 1 << 20
 
 
+class FileLog:
+    """A file; one that is not there yet has no lines."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._at = 0
+
+    def read(self) -> bytes:
+        """What was written since it was read last, a part at a time."""
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(self._at)
+                new = file.read(_READ_BYTES)
+        except FileNotFoundError:
+            return b""
+        self._at += len(new)
+        return new
+
+
 class LogLines(AsyncIterator[str], Iterator[str]):
     """The lines of a log, without their ends: `async for line in …`, and `for` where no loop runs.
 
     Args:
-        path: the file; one that is not there yet has no lines.
-        is_over: says whether nothing more will come; None to end at the file's end.
+        read: gives what was written since it was called last; on a thread where a loop runs.
+        is_over: says whether nothing more will come; None to end where the log does.
     """
 
-    def __init__(self, path: str, is_over: Callable[[], Awaitable[bool]] | None) -> None:
-        self._path = path
+    def __init__(self, read: Callable[[], bytes], is_over: Callable[[], Awaitable[bool]] | None) -> None:
+        self._read = read
         self._is_over = is_over
-        self._at = 0
         self._begun = b""
         self._whole: deque[str] = deque()
         self._last = False
@@ -46,43 +64,32 @@ class LogLines(AsyncIterator[str], Iterator[str]):
         return self
 
     async def __anext__(self) -> str:
-        while (line := self._take()) is None:
+        while not self._whole and not self._take(await asyncio.to_thread(self._read)):
             if self._last:
                 raise StopAsyncIteration
             if self._is_over is None or await self._is_over():
                 self._last = True
             else:
                 await asyncio.sleep(_LOOK_S)
-        return line
+        return self._whole.popleft()
 
     def __next__(self) -> str:
-        while (line := self._take()) is None:
+        while not self._whole and not self._take(self._read()):
             if self._last:
                 raise StopIteration
             if self._is_over is None or reply_of(_awaited(self._is_over)).result():
                 self._last = True
             else:
                 time.sleep(_LOOK_S)
-        return line
+        return self._whole.popleft()
 
-    def _take(self) -> str | None:
-        """The next line that is whole, or at the very end what is left."""
-        if not self._whole:
-            self._read()
-        return self._whole.popleft() if self._whole else None
-
-    def _read(self) -> None:
-        try:
-            with open(self._path, "rb") as file:
-                file.seek(self._at)
-                new = file.read(_READ_BYTES)
-        except FileNotFoundError:
-            return
-        self._at += len(new)
+    def _take(self, new: bytes) -> bool:
+        """Take what is new; gives whether there is a line that is whole, or at the very end what is left."""
         *whole, self._begun = (self._begun + new).split(b"\n")
         if self._last and not new and self._begun:
             whole, self._begun = [self._begun], b""
         self._whole.extend(line.decode(errors="replace") for line in whole)
+        return bool(self._whole)
 
 
 async def _awaited(ask: Callable[[], Awaitable[bool]]) -> bool:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from roost.events import EventStream
     from roost.job.job import Job
+    from roost.job.knowing import Agent
     from roost.job.status import HostStatus, JobStatus
     from roost.reply import Reply
 
@@ -46,7 +47,7 @@ class JobState(Mapping[str, HostMesh]):
         self._meshes: dict[str, HostMesh] = {}
         # All that were attached, and where their hosts listen.
         self._attached: list[HostMesh] = []
-        self._known: set[str] = set()
+        self._known: set[Agent] = set()
         self._entered = AsyncExitStack()
 
     def __getitem__(self, name: str) -> HostMesh:
@@ -129,7 +130,7 @@ class JobState(Mapping[str, HostMesh]):
         runtime = process.current()
         try:
             for name in self.job.meshes:
-                hosts = [one for one in status.up(name) if one.address not in self._known]
+                hosts = [one for one in status.up(name) if (one.address, one.agent) not in self._known]
                 if not hosts:
                     continue
                 addresses = [one.address for one in hosts]
@@ -144,7 +145,7 @@ class JobState(Mapping[str, HostMesh]):
         except BaseException:
             await asyncio.gather(*(mesh.stop("not all hosts of the job are there") for mesh in meshes.values()))
             raise
-        self._known.update(one.address for one in status.up())
+        self._known.update((one.address, one.agent) for one in status.up())
         self._attached += meshes.values()
         return meshes
 
@@ -179,4 +180,4 @@ async def _note_losses(job: Job, events: EventStream, hosts: list[HostStatus]) -
     """Have the job know which of its hosts this program has lost."""
     async for event in events:
         if event.kind == "failed":
-            job._lose(hosts[event.point["hosts"]].address, event.reason)
+            job._lose(hosts[event.point["hosts"]], event.reason)

@@ -46,7 +46,8 @@ class Announced(NamedTuple):
 
     address: str
     name: str
-    pid: int
+    agent: str
+    """What tells it from others that have listened at this address."""
 
 
 class Record:
@@ -91,13 +92,16 @@ class Record:
         os.makedirs(os.path.join(self.run_folder, "logs"), mode=0o700)
         make_key(self.key_file)
 
+    def to_json(self) -> dict[str, Any]:
+        """What the state file says."""
+        return self._fields | {"spec": self.spec, "parts": [list(part) for part in self.parts], "ended": self.ended}
+
     def write(self) -> None:
         """Put it where a later program finds it, whole or not at all."""
-        self._fields |= {"spec": self.spec, "parts": [list(part) for part in self.parts], "ended": self.ended}
         path = os.path.join(self.folder, _FILE)
         new = f"{path}.{os.getpid()}"
         with open(new, "w", encoding="utf-8") as file:
-            json.dump(self._fields, file, indent=2)
+            json.dump(self.to_json(), file, indent=2)
             file.write("\n")
             file.flush()
             os.fsync(file.fileno())
@@ -163,7 +167,7 @@ def announced(folder: str) -> dict[int, Announced]:
         try:
             with open(os.path.join(folder, name), encoding="utf-8") as file:
                 fields = json.loads(file.read(_ANNOUNCEMENT_BYTES_MAX))
-            found[int(name)] = Announced(fields["address"], fields["name"], fields["pid"])
+            found[int(name)] = Announced(fields["address"], fields["name"], str(fields["pid"]))
         except FileNotFoundError:
             continue  # it has just ended
     return found

@@ -16,7 +16,7 @@ __all__ = ["HostStatus", "JobEvent", "JobStatus", "changes"]
 JobStateName: TypeAlias = Literal["absent", "pending", "running", "ended"]
 HostStateName: TypeAlias = Literal["missing", "up", "lost"]
 JobEventKind: TypeAlias = Literal[
-    "pending", "running", "host_up", "host_lost", "time_left", "preempted", "requeued", "ended"
+    "pending", "running", "host_waiting", "host_up", "host_lost", "time_left", "preempted", "requeued", "ended"
 ]
 
 
@@ -33,6 +33,8 @@ class HostStatus(Frozen, kw_only=True):
     """What the host calls itself; empty while that is not known."""
     address: str = ""
     """Where its agent listens; empty while that is not known."""
+    agent: str = ""
+    """What tells its agent from others that have listened there before."""
     reason: str = ""
     """Why it is not up, in the scheduler's words where it has some."""
 
@@ -87,8 +89,8 @@ class JobEvent(Frozen, kw_only=True):
     """Something that became of a job."""
 
     kind: JobEventKind
-    """`pending` or `running`, `host_up`, `host_lost`, `time_left` (its end is near), `preempted` (the same, for
-    the sake of others), `requeued`, `ended`."""
+    """`pending` or `running`, `host_waiting` (for what its reason says), `host_up`, `host_lost` (another one may come in its place),
+    `time_left` (its end is near), `preempted` (the same, for the sake of others), `requeued`, `ended`."""
     at: datetime
     """When it was seen."""
     mesh: str = ""
@@ -121,17 +123,30 @@ def changes(before: JobStatus | None, after: JobStatus, warn_s: float) -> Iterat
         yield JobEvent(kind=after.state, at=at, reason=after.reason)
     known = {} if before is None or again else {(one.mesh, one.rank): one for one in before.hosts}
     for one in after.hosts:
-        old = known.get((one.mesh, one.rank))
-        changed = old is None or (old.state, old.address) != (one.state, one.address)
-        if changed and one.state != "missing":
-            kind: JobEventKind = "host_up" if one.state == "up" else "host_lost"
-            yield JobEvent(kind=kind, at=at, mesh=one.mesh, rank=one.rank, host=one.host, reason=one.reason)
+        yield from _changes_of(known.get((one.mesh, one.rank)), one, after.reason, at)
     if after.preempted and not (before is not None and before.preempted):
         yield JobEvent(kind="preempted", at=at, reason=after.reason)
     if _is_near(after, warn_s) and not (before is not None and not again and _is_near(before, warn_s)):
         yield JobEvent(kind="time_left", at=at, reason=f"{after.time_left_s:.0f} s are left")
     if after.state in ("ended", "absent") and (before is None or before.state != after.state):
         yield JobEvent(kind="ended", at=at, reason=after.reason)
+
+
+def _changes_of(old: HostStatus | None, new: HostStatus, of_job: str, at: datetime) -> Iterator[JobEvent]:
+    """What became of a host; what keeps the whole job waiting is not told of each."""
+    was_up = old is not None and old.state == "up"
+    is_same = old is not None and (old.state, old.address, old.agent) == (new.state, new.address, new.agent)
+    kinds: list[JobEventKind] = []
+    if (was_up or new.state == "lost") and not is_same:
+        # Another one may have taken its place already.
+        kinds.append("host_lost")
+    if new.state == "up" and not is_same:
+        kinds.append("host_up")
+    if new.state == "missing" and not was_up and new.reason not in ("", of_job, "" if old is None else old.reason):
+        kinds.append("host_waiting")
+    for kind in kinds:
+        host = old.host if old is not None and kind == "host_lost" and was_up else new.host
+        yield JobEvent(kind=kind, at=at, mesh=new.mesh, rank=new.rank, host=host, reason=new.reason)
 
 
 def _is_near(status: JobStatus, warn_s: float) -> bool:

@@ -1,0 +1,316 @@
+"""`KubernetesJob`: hosts that are pods, of StatefulSets of its own or made by others; no operator, no new kinds of objects."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from roost.errors import JobError, RoostError
+from roost.job.job import Job
+from roost.job.knowing import Look
+from roost.job.kubernetes_api import SilentApiError
+from roost.job.kubernetes_cluster import Cluster, namespace_of
+from roost.job.kubernetes_documents import (
+    Run,
+    agent_container,
+    as_yaml,
+    network_policy,
+    object_name,
+    secret,
+    service,
+    stateful_set,
+)  # fmt: skip
+from roost.job.kubernetes_log import PodLog
+from roost.job.kubernetes_look import look_at
+from roost.job.kubernetes_pods import agent_end
+from roost.job.kubernetes_settings import check_settings
+from roost.job.logs import LogLines
+from roost.job.record import Part, Record, default_folder, read_record
+from roost.job.spec import check_job_name
+from roost.keys import read_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Self
+
+    from roost.job.knowing import Agent
+    from roost.job.kubernetes_api import Document
+    from roost.job.kubernetes_look import Seen
+    from roost.job.kubernetes_pods import AgentEnd
+    from roost.job.spec import MeshSpec
+    from roost.job.status import HostStatus
+
+__all__ = ["KubernetesJob"]
+
+# How much of what an agent's container wrote last is kept when it has ended.
+_LINES_KEPT = 200
+# Within what time a pod is made anew whose agent this program has lost; then it is taken to be cut off.
+_RETURN_S = 30.0
+_OTHERS = "the pods of {} were made by others: who made them {}"
+
+
+class KubernetesJob(Job):
+    """Hosts that are pods: each mesh is a StatefulSet with a headless Service, and all that a job has goes with its Secret.
+
+    Args:
+        meshes: how many pods, or a `MeshSpec`, by name; its `args` are labels that a node is to have: `["gpu=mi300x"]`.
+        image: the container image, with Python and Roost.
+        name: the job's name, for Kubernetes too.
+        folder: where this program keeps what it knows of the job; it need not be shared.
+        sync: as of `Job`.
+        namespace: where the job runs; when left out, the one that kubectl would take, or that this pod is in.
+        kubeconfig: the file that names the cluster; when left out, what kubectl would take, or in a pod its service account.
+        context: which of the file's contexts; its current one when left out.
+        gpu_resource: what `MeshSpec.gpus` counts: "amd.com/gpu", "nvidia.com/gpu".
+        resources: how much of what else a pod is to have: `{"rdma/hca": 1, "hugepages-2Mi": "4Gi"}`.
+        ipc_lock: whether pods may pin memory, as network cards need; with an "rdma/…" resource they may.
+        shm_mib: the size of /dev/shm, in MiB; as much as the pod has of memory when left out.
+        queue: the queue of Kueue's that the pods wait in.
+        service_account: whom the pods run as.
+        labels: more labels, of all objects.
+        annotations: annotations of the pods.
+        env: environment variables of the agents.
+        python: the interpreter in the image.
+        prologue: lines of shell that come first.
+        cwd: the working directory; the image's when left out.
+        port: where the agents listen.
+        allow: networks from which programs may reach the pods, `["10.0.0.0/8"]`, besides the pods of the namespace.
+        pod: more of the pods' `spec`, merged into it: lists by the names of what is in them (the container is "agent"), else one
+            behind the other.
+        select: by mesh, a label selector of pods that others make (Kueue, Volcano, a JobSet), in place of own ones. Their ranks are by
+            index, else by name; what they have to run is what `render()` shows.
+        key_file: the key of the agents in such pods.
+        warn_s: as of `Job`.
+
+    Raises:
+        ValueError: names or numbers that cannot be, or that Kubernetes refuses.
+    """
+
+    kind: ClassVar[str] = "kubernetes"
+    # Asking costs nothing: what there is of the job is watched.
+    _ask_s: ClassVar[float] = 0.2
+
+    def __init__(
+        self,
+        meshes: Mapping[str, int | MeshSpec],
+        *,
+        image: str | None = None,
+        name: str = "roost",
+        folder: str | os.PathLike[str] | None = None,
+        sync: str | os.PathLike[str] | None = None,
+        namespace: str | None = None,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        gpu_resource: str = "amd.com/gpu",
+        resources: Mapping[str, int | str] | None = None,
+        ipc_lock: bool = False,
+        shm_mib: int | None = None,
+        queue: str | None = None,
+        service_account: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+        python: str = "python3",
+        prologue: Sequence[str] = (),
+        cwd: str | None = None,
+        port: int = 26600,
+        allow: Sequence[str] = (),
+        pod: Mapping[str, Any] | None = None,
+        select: Mapping[str, str] | None = None,
+        key_file: str | os.PathLike[str] | None = None,
+        warn_s: float = 300.0,
+    ) -> None:
+        for key, value in (("prologue", prologue), ("allow", allow)):
+            if isinstance(value, str):
+                raise TypeError(f"KubernetesJob {key}={value!r}: give a list of texts")
+        super().__init__(
+            meshes, name=name, folder=folder, sync=sync, warn_s=warn_s, image=image, namespace=namespace, kubeconfig=kubeconfig,
+            context=context, gpu_resource=gpu_resource, resources=dict(resources or {}), ipc_lock=ipc_lock, shm_mib=shm_mib,
+            queue=queue, service_account=service_account, labels=dict(labels or {}), annotations=dict(annotations or {}),
+            env=dict(env or {}), python=python, prologue=list(prologue), cwd=cwd, port=port, allow=list(allow),
+            pod=dict(pod or {}), select=dict(select or {}),
+            key_file=None if key_file is None else os.path.abspath(os.fspath(key_file)),
+        )  # fmt: skip
+        check_settings(self.name, self.meshes, self._settings)
+        self._cluster = Cluster(kubeconfig, context, self._settings["select"])
+        # What Kubernetes said last, for when it does not answer.
+        self._last = Look("pending")
+        # When this program has lost agents; and of which the last words have been kept.
+        self._lost: dict[Agent, float] = {}
+        self._kept: set[AgentEnd] = set()
+
+    @classmethod
+    def connect(
+        cls, name: str, *, folder: str | os.PathLike[str] | None = None, namespace: str | None = None,
+        kubeconfig: str | None = None, context: str | None = None,
+    ) -> Self:  # fmt: skip
+        """The job that an earlier program applied, on whatever machine: its Secret has what this one needs.
+
+        Args:
+            name: its name.
+            folder: where this program keeps what it knows of it, if not in `~/.roost/jobs/NAME`.
+            namespace: as of the constructor, as are the next two.
+            kubeconfig: see there.
+            context: see there.
+
+        Raises:
+            LookupError: there is none.
+            JobError: it is of another kind, or of another version of Roost.
+        """
+        where = os.path.abspath(default_folder(check_job_name(name)) if folder is None else os.fspath(folder))
+        known = read_record(where)
+        if known is None or known.ended is not None:
+            try:
+                _fetch(where, name, namespace, kubeconfig, context)
+            except (RoostError, LookupError):
+                if known is None:
+                    raise
+        return super().connect(name, folder=folder)
+
+    def render(self) -> str:
+        """The objects that would be created; with `select`, the container that others' pods have to have."""
+        if self._settings["select"]:
+            shown = [agent_container(next(iter(self.meshes.values())), self._settings)]
+        else:
+            run = Run(self.name, "RUN", self._settings)
+            shown = [secret(run, "KEY", "{}"), *self._documents(run)]
+        return as_yaml(shown)
+
+    def logs(self, mesh: str, rank: int = 0, *, follow: bool = False) -> LogLines:
+        """As of `Job`: what its agent's container writes; of one that has gone, its last lines."""
+        record = self._applied()
+        if record.ended is not None or mesh == "driver":
+            return super().logs(mesh, rank, follow=follow)
+        self._log_path(record, mesh, rank)  # no such host is an error here
+
+        def fetch(query: Mapping[str, str]) -> str:
+            if self._applied().ended is not None:
+                return ""
+            pod = self._cluster.see(record).ranks(mesh).get(rank)
+            return "" if pod is None else self._cluster.log(record, pod, **query)
+
+        return LogLines(PodLog(fetch).read, self._is_over if follow else None)
+
+    # What it says of itself ----------------------------------------------------------------------------------------------
+    def _documents(self, run: Run) -> list[Document]:
+        found = [network_policy(run)]
+        for mesh, spec in self.meshes.items():
+            found += [service(run, mesh), stateful_set(run, mesh, spec)]
+        return found
+
+    def _submit(self, record: Record, wanted: list[Part]) -> list[Part]:
+        cluster = self._cluster
+        namespace = self._settings["namespace"] or cluster.api.namespace
+        if self._settings["select"]:
+            self._check_own("makes more of them", any(part.first for part in wanted))
+            cluster.check_namespace(namespace)
+            _write_key(record, read_key(self._settings["key_file"]).decode())
+            return [part._replace(id=f"{namespace}/{self._settings['select'][part.mesh]}") for part in wanted]
+        done = [part._replace(id=f"{namespace}/{object_name(self.name, part.mesh)}") for part in wanted]
+        if any(part.first for part in done):
+            for part in done:
+                cluster.scale(part.id, part.first + part.hosts)
+            return done
+        record.parts = done
+        run = Run(self.name, record.run, {**self._settings, "namespace": namespace})
+        key = read_key(record.key_file).decode()
+        cluster.create(run, key, record, self.folder, self._documents(run))
+        return done
+
+    def _look(self, record: Record) -> Look:
+        try:
+            seen = self._cluster.see(record)
+        except SilentApiError as error:
+            # The pods go on without.
+            return self._last._replace(reason=str(error))
+        self._keep_last_words(record, seen)
+        self._last = self._without_lost(look_at(record, seen, self._settings["port"]))
+        return self._last
+
+    def _without_lost(self, look: Look) -> Look:
+        """What Kubernetes says, but for agents that this program has just lost: it hears of their ends later, and makes them anew."""
+        there, waiting = dict(look.there or {}), dict(look.waiting)
+        for place, told in (look.there or {}).items():
+            agent = told.address, told.agent
+            if time.monotonic() - self._lost.get(agent, -math.inf) < _RETURN_S:
+                del there[place]
+                waiting[place] = self._losses[agent]
+        return look._replace(there=there, waiting=waiting)
+
+    def _keep_last_words(self, record: Record, seen: Seen) -> None:
+        """Write down what agents said that have ended in trouble: a container's log goes with its pod."""
+        for part in record.parts:
+            for rank, pod in seen.ranks(part.mesh).items():
+                ended = agent_end(pod)
+                place = rank - part.first
+                if ended is None or ended in self._kept or not 0 <= place < part.hosts:
+                    continue
+                previous = "true" if ended.previous else "false"
+                text = self._cluster.log(record, pod, tailLines=str(_LINES_KEPT), previous=previous)
+                # Nothing: the container that takes its place is there by now, and its own log is asked for in another way.
+                self._kept |= {ended, ended._replace(previous=True)} if text else {ended}
+                with open(record.log_file(part, place), "a", encoding="utf-8") as file:
+                    file.write(text)
+
+    def _end(self, record: Record) -> None:
+        self._check_own("ends them", self._settings["select"])
+        self._cluster.remove(namespace_of(record), record.run)
+
+    def _shortened(self, record: Record, mesh: str, hosts: int) -> list[Part]:
+        self._check_own("ends some of them", self._settings["select"])
+        # All parts of a mesh are one StatefulSet.
+        self._cluster.scale(next(part.id for part in record.parts if part.mesh == mesh), hosts)
+        return super()._shortened(record, mesh, hosts)
+
+    def _shorten(self, record: Record, part: Part, hosts: int) -> Part:  # noqa: ARG002 - as of all jobs
+        return part._replace(hosts=hosts)
+
+    def _check_own(self, done: str, is_wanted: object) -> None:
+        if is_wanted:
+            raise JobError(_OTHERS.format(self.name, done))
+
+    def _lose(self, host: HostStatus, reason: str) -> None:
+        super()._lose(host, reason)
+        self._lost[host.address, host.agent] = time.monotonic()
+        # What was looked at before is not so any more.
+        self._looked = None
+
+    def _said_of(self, mesh: str, rank: int) -> str:
+        # What is so now: nobody has to be asked for that.
+        record = read_record(self.folder)
+        seen = None if record is None else self._cluster.glance(record)
+        if record is None or seen is None:
+            return ""
+        return look_at(record, seen, self._settings["port"]).known.get((mesh, rank), "")
+
+    def _over(self, record: Record, reason: str, *, failed: bool) -> None:
+        super()._over(record, reason, failed=failed)
+        self._cluster.close()
+
+
+def _fetch(folder: str, name: str, namespace: str | None, kubeconfig: str | None, context: str | None) -> None:
+    """Make the folder of a job that another machine's program applied.
+
+    Raises:
+        LookupError: there is no such job.
+    """
+    cluster = Cluster(kubeconfig, context, {})
+    try:
+        fields, key = cluster.find(name, namespace)
+    finally:
+        cluster.close()
+    fields["spec"] |= {"kubeconfig": kubeconfig, "context": context}
+    record = Record(folder, fields)
+    os.makedirs(os.path.join(record.run_folder, "logs"), mode=0o700, exist_ok=True)
+    _write_key(record, key)
+    record.write()
+
+
+def _write_key(record: Record, key: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(record.key_file)
+    with open(os.open(record.key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+        file.write(f"{key}\n")
