@@ -13,16 +13,16 @@ mirror() {
 
 # open_suite SUITE [TYPES]: an apt of its own for a suite, which knows of no installed package.
 open_suite() {
-    local folder=$FOLDER/apt/$1
-    mkdir -p "$folder/lists/partial" "$folder/cache/archives/partial"
+    local own_apt=$FOLDER/apt/$1
+    mkdir -p "$own_apt/lists/partial" "$own_apt/cache/archives/partial"
     printf 'Types: %s\nURIs: %s\nSuites: %s\nComponents: main\nArchitectures: amd64\nSigned-By: %s\n' \
-        "${2:-deb}" "$MIRROR" "$1" /usr/share/keyrings/debian-archive-keyring.gpg >"$folder/suite.sources"
-    cat >"$folder/apt.conf" <<CONF
-Dir::State "$folder"; Dir::State::lists "$folder/lists"; Dir::State::status "/dev/null"; Dir::Cache "$folder/cache";
-Dir::Etc::sourcelist "$folder/suite.sources"; Dir::Etc::sourceparts "/dev/null"; Dir::Etc::preferencesparts "/dev/null";
+        "${2:-deb}" "$MIRROR" "$1" /usr/share/keyrings/debian-archive-keyring.gpg >"$own_apt/suite.sources"
+    cat >"$own_apt/apt.conf" <<CONF
+Dir::State "$own_apt"; Dir::State::lists "$own_apt/lists"; Dir::State::status "/dev/null"; Dir::Cache "$own_apt/cache";
+Dir::Etc::sourcelist "$own_apt/suite.sources"; Dir::Etc::sourceparts "/dev/null"; Dir::Etc::preferencesparts "/dev/null";
 Acquire::Languages "none"; Acquire::Retries "3"; APT::Sandbox::User "root";
 CONF
-    APT_CONFIG=$folder/apt.conf apt-get update -qq || fail "apt could not read Debian's '$1' from $MIRROR (see above): is this machine online?"
+    APT_CONFIG=$own_apt/apt.conf apt-get update -qq || fail "apt could not read Debian's '$1' from $MIRROR (see above): is this machine online?"
 }
 
 # unpack SUITE WHERE PACKAGE...

@@ -4,7 +4,7 @@
 mod linking;
 mod links;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use roost_core::agent::Life;
@@ -20,6 +20,10 @@ use super::stream::Stream;
 
 /// A peer that the root sees and that is not reached from here for so long is given up by this process.
 const UNREACHABLE_NS: u64 = 30_000_000_000;
+
+/// Connections that are made at once. All others wait for their turn: a thousand handshakes side by side would all be late on a
+/// busy machine, and all would begin again.
+const CALLS_MAX: usize = 32;
 
 /// Connections that came before this process was told of them.
 const EARLY_MAX: usize = 64;
@@ -84,6 +88,8 @@ enum Way {
         addresses: Vec<Address>,
         connections: u64,
         attempt: Option<Attempt>,
+        /// It waits for its turn.
+        queued: bool,
         /// When to try next.
         retry_at_ns: Option<u64>,
         tries: u32,
@@ -117,6 +123,8 @@ pub(crate) struct FarLanes {
     links: Links,
     dialled: HashMap<Attempt, Dialled>,
     called: HashMap<Attempt, Hello>,
+    /// Those that wait for their turn to be called; and some that wait no more.
+    queue: VecDeque<ProcId>,
     early: Vec<Early>,
     jitter: u64,
     news: Vec<News>,
@@ -134,6 +142,7 @@ impl FarLanes {
             links: Links::default(),
             dialled: HashMap::new(),
             called: HashMap::new(),
+            queue: VecDeque::new(),
             early: Vec::new(),
             news: Vec::new(),
         })
@@ -152,7 +161,7 @@ impl FarLanes {
 
     /// When to call [`FarLanes::turn`] at the latest.
     pub(crate) fn next_wakeup_ns(&self) -> Option<u64> {
-        if !self.news.is_empty() {
+        if !self.news.is_empty() || (self.has_turn() && !self.queue.is_empty()) {
             return Some(0);
         }
         let retries = self.peers.values().filter_map(|peer| match &peer.way {
@@ -179,6 +188,7 @@ impl FarLanes {
             addresses,
             connections: 0,
             attempt: None,
+            queued: false,
             retry_at_ns: None,
             tries: 0,
             since_ns: now_ns,
@@ -241,6 +251,7 @@ impl FarLanes {
         };
         let Way::Dials {
             attempt,
+            queued,
             retry_at_ns,
             tries,
             since_ns,
@@ -249,7 +260,7 @@ impl FarLanes {
         else {
             return false;
         };
-        if attempt.is_none() && retry_at_ns.is_none() {
+        if attempt.is_none() && !*queued && retry_at_ns.is_none() {
             (*tries, *since_ns) = (0, now_ns);
             self.call(now_ns, proc);
         }
@@ -324,12 +335,43 @@ impl FarLanes {
         for proc in due {
             self.call(now_ns, proc);
         }
+        self.call_queued(now_ns);
         self.expire_links(now_ns, |_| false);
         self.call_links(now_ns);
         std::mem::take(&mut self.news)
     }
 
+    /// Whether one more may be called now.
+    fn has_turn(&self) -> bool {
+        self.dialled.len() < CALLS_MAX
+    }
+
+    fn call_queued(&mut self, now_ns: u64) {
+        while self.has_turn()
+            && let Some(proc) = self.queue.pop_front()
+        {
+            if let Some(Peer {
+                way:
+                    Way::Dials {
+                        queued: queued @ true,
+                        since_ns,
+                        tries,
+                        ..
+                    },
+                ..
+            }) = self.peers.get_mut(&proc)
+            {
+                *queued = false;
+                if *tries == 0 {
+                    *since_ns = now_ns;
+                }
+                self.call(now_ns, proc);
+            }
+        }
+    }
+
     fn call(&mut self, now_ns: u64, proc: ProcId) {
+        let has_turn = self.has_turn();
         let (own, Some(trust)) = (self.own, &self.trust) else {
             return;
         };
@@ -339,6 +381,7 @@ impl FarLanes {
                     host,
                     addresses,
                     attempt,
+                    queued,
                     retry_at_ns,
                     connections,
                     ..
@@ -349,6 +392,10 @@ impl FarLanes {
             return;
         };
         *retry_at_ns = None;
+        if !has_turn {
+            *queued = true;
+            return self.queue.push_back(proc);
+        }
         let preamble = Hello {
             to: Some(proc),
             ..own
