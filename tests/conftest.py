@@ -1,5 +1,6 @@
 """What tests of more than one kind share: nothing is left behind; short and long forms; figures that are shown at the end."""
 
+import gc
 import os
 import sys
 
@@ -29,6 +30,12 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if str(item.path).startswith(_WITH_LONG_FORM):
             item.add_marker(pytest.mark.timeout(0 if config.getoption("--long") else _SHORT_TIMEOUT_S))
+
+
+def pytest_collection_finish():
+    """What all tests' modules have imported, torch among it, is looked through once, not at the beginning and the end of each test."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter):
