@@ -38,6 +38,11 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def pytest_unconfigure():
+    """At the end of the interpreter it is taken apart as always: some libraries complain of what is left then."""
+    gc.unfreeze()
+
+
 def pytest_terminal_summary(terminalreporter):
     reports = [report for of_a_kind in terminalreporter.stats.values() for report in of_a_kind]
     ended = [report for report in reports if getattr(report, "when", "") == "teardown"]

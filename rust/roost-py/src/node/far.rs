@@ -186,6 +186,10 @@ pub(super) fn adopt_far(
     let lane = lane
         .take()
         .ok_or_else(|| PyRuntimeError::new_err("this connection is in use already"))?;
+    if node.lock().peer(proc).given_up == Some(lane.session) {
+        // The other end asked for it before it heard: taken for a new one, it would end the session that follows.
+        return Ok(());
+    }
     let session = node
         .lock()
         .link(proc, incarnation)

@@ -135,6 +135,7 @@ impl State {
         let mut waiting: Vec<Outgoing> = Stalled::messages(std::mem::take(&mut peer.backlog)).collect();
         peer.bound = roost_core::credit::QueueBound::new(queue);
         if let Some(mut link) = link {
+            peer.given_up = link.far.as_ref().map(|far| far.session);
             (losses.kept, losses.letters) = link.take_awaited(death.started, death.again);
             waiting.extend(link.take_waiting());
             actions.extend(link.take_fd().map(Action::Close));

@@ -64,6 +64,8 @@ pub(crate) struct Peer {
     /// Messages and values for ports from before there was a connection, in order.
     pub(crate) backlog: VecDeque<Stalled>,
     pub(crate) bound: QueueBound,
+    /// The session between hosts that was given up last: a connection that was under way for it comes too late.
+    pub(crate) given_up: Option<u64>,
 }
 
 /// The connection to one incarnation of a proc.
@@ -147,6 +149,7 @@ impl Peer {
             link: None,
             backlog: VecDeque::new(),
             bound: QueueBound::new(queue),
+            given_up: None,
         }
     }
 
