@@ -75,6 +75,7 @@ def test_from_nothing_to_a_call_on_four_nodes_and_again_from_a_new_process(clust
 def test_a_node_that_dies_is_one_event_with_slurms_reason_and_the_others_go_on(cluster, tmp_path, figures):
     seen = cluster.run("node_dies", tmp_path / "job", *cluster.command("kill", "n3"))
     subprocess.run(cluster.command("boot", "n3"), check=True)
+    assert len(seen["lost"]) == 1, seen["lost"]
     [(_, node, reason)] = seen["lost"]
     assert node == "n3"
     # Whoever notices first: Slurm, or the end of its agent's signs of life.

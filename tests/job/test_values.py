@@ -134,6 +134,12 @@ def test_a_host_that_another_agent_took_the_place_of_is_lost_and_up_anew(agent):
     assert kinds(status("running", one), status("running", other)) == ["host_lost", "host_up"]
 
 
+def test_hosts_that_go_with_their_job_are_not_lost_one_by_one():
+    gone = host(0, "missing", reason="COMPLETING")
+    assert kinds(status("running", host(0)), status("running", gone, reason="COMPLETING")) == []
+    assert kinds(status("running", host(0)), status("running", gone)) == ["host_lost"]
+
+
 def test_a_status_is_one_document():
     document = json.loads(json.dumps(status("running", host(0, "lost", reason="no power"), ids=("7",)).to_json()))
     assert document["ids"] == ["7"]

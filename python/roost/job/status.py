@@ -123,7 +123,7 @@ def changes(before: JobStatus | None, after: JobStatus, warn_s: float) -> Iterat
         yield JobEvent(kind=after.state, at=at, reason=after.reason)
     known = {} if before is None or again else {(one.mesh, one.rank): one for one in before.hosts}
     for one in after.hosts:
-        yield from _changes_of(known.get((one.mesh, one.rank)), one, after.reason, at)
+        yield from _changes_of(known.get((one.mesh, one.rank)), one, after, at)
     if after.preempted and not (before is not None and before.preempted):
         yield JobEvent(kind="preempted", at=at, reason=after.reason)
     if _is_near(after, warn_s) and not (before is not None and not again and _is_near(before, warn_s)):
@@ -132,17 +132,19 @@ def changes(before: JobStatus | None, after: JobStatus, warn_s: float) -> Iterat
         yield JobEvent(kind="ended", at=at, reason=after.reason)
 
 
-def _changes_of(old: HostStatus | None, new: HostStatus, of_job: str, at: datetime) -> Iterator[JobEvent]:
+def _changes_of(old: HostStatus | None, new: HostStatus, job: JobStatus, at: datetime) -> Iterator[JobEvent]:
     """What became of a host; what keeps the whole job waiting is not told of each."""
     was_up = old is not None and old.state == "up"
     is_same = old is not None and (old.state, old.address, old.agent) == (new.state, new.address, new.agent)
+    # A job that ends takes all its hosts with it: that is its own event.
+    goes_with_job = new.state == "missing" and new.reason == job.reason != "" and not job.preempted
     kinds: list[JobEventKind] = []
-    if (was_up or new.state == "lost") and not is_same:
+    if (was_up or new.state == "lost") and not (is_same or goes_with_job):
         # Another one may have taken its place already.
         kinds.append("host_lost")
     if new.state == "up" and not is_same:
         kinds.append("host_up")
-    if new.state == "missing" and not was_up and new.reason not in ("", of_job, "" if old is None else old.reason):
+    if new.state == "missing" and not was_up and new.reason not in ("", job.reason, "" if old is None else old.reason):
         kinds.append("host_waiting")
     for kind in kinds:
         host = old.host if old is not None and kind == "host_lost" and was_up else new.host
