@@ -28,6 +28,7 @@ async def test_every_operation_with_every_dtype_and_size(members):
         assert not any(wrong.values()), kind
     assert set((await members.sum_in_a_thread.call()).values()) == {36.0}
     assert {tuple(one) for one in (await members.use_once.call()).values()} == {(8.0,) * 5}
+    assert {tuple(one) for one in (await members.two_at_once.call()).values()} == {(8.0, 16.0)}
 
 
 async def test_a_split_in_two_and_one_that_has_no_part(members):

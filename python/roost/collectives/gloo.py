@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections import deque
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +19,6 @@ __all__ = ["Gloo", "connected_store", "port_of", "served_store"]
 _one_begins_to_listen = threading.Lock()
 # More than some weeks is too much for the library.
 _FOR_EVER = timedelta(days=1)
-# Let go of at once, the library now and then ends a group on one of the group's own threads, which aborts the process.
-_last_closed: deque[Any] = deque(maxlen=64)
 
 
 class Gloo:
@@ -94,7 +91,8 @@ class Gloo:
         """Let the group go. Blocks until the library's threads have ended."""
         with self._lock:
             group, self.group, self._connections, self._device = self.group, None, (), None
-        _last_closed.append(group)
+        # Outside the lock: it waits for the library's threads.
+        del group
 
     def _shut(self) -> None:
         known = self._connections

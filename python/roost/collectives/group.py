@@ -52,13 +52,18 @@ class Member(NamedTuple):
 
 
 class Pending:
-    """An operation under way."""
+    """An operation under way.
 
-    __slots__ = ("begun", "error", "number", "operation", "reply", "timeout_s", "timer")
+    A thread of the library's tells of its end, and may be the last to let go of it: it does not know the operation, whose `begin`
+    knows the library, which must not be ended on that thread.
+    """
+
+    __slots__ = ("begun", "error", "name", "number", "reply", "result", "timeout_s", "timer")
 
     def __init__(self, number: int, operation: Operation, reply: Reply[Any], timeout_s: float) -> None:
         self.number = number
-        self.operation = operation
+        self.name = operation.name
+        self.result = operation.result
         self.reply = reply
         self.timeout_s = timeout_s
         # It has the tensors, which the library writes until it is done.
@@ -67,7 +72,7 @@ class Pending:
         self.error: BaseException | None = None
 
     def __str__(self) -> str:
-        return f"{self.operation.name}, operation {self.number}"
+        return f"{self.name}, operation {self.number}"
 
 
 class _End(NamedTuple):
@@ -159,7 +164,7 @@ class Group:
             pending.timer.cancel()
         if pending.error is None:
             if not pending.reply.done():
-                pending.reply.set_result(pending.operation.result)
+                pending.reply.set_result(pending.result)
         elif self._end is not None:
             self._fail(pending)
         else:
@@ -247,7 +252,7 @@ class Group:
             elif answer[0] < pending.number:
                 behind.append(rank)
                 said.append(f"{name} has not begun it (its last is {answer[1]}, operation {answer[0]})")
-            elif answer[0] == pending.number and answer[1] != pending.operation.name:
+            elif answer[0] == pending.number and answer[1] != pending.name:
                 behind.append(rank)
                 said.append(f"{name} is in {answer[1]} instead")
         why = "; ".join(said) or "all ranks have begun it"
