@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import pickle
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,11 +72,14 @@ def _writable(address: int, size: int, owner: Any) -> Any:
 # ---- torch
 
 
-class _Range(NamedTuple):
+class _Range:
     """The bytes of a storage that its tensors use."""
 
-    start: int
-    end: int
+    __slots__ = ("end", "start")
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start = start
+        self.end = end
 
 
 class _Storage:

@@ -35,6 +35,9 @@ _MARK = b"ROOST_PROC="
 
 # What every proc needs; the preload of a mesh comes on top.
 _MODULES = ("asyncio", "uvloop", "roost.serving")
+# What procs need that call others or own meshes. The first of a job are not kept waiting for it.
+_MODULES_LATER = ("roost.calls", "roost.driving", "roost.elsewhere", "roost.looking", "roost.spawning")
+_LATER_MS = 100
 
 
 class _ThreadsError(Exception):
@@ -105,6 +108,13 @@ def _import(preload: list[str], sys_path: list[str]) -> None:
     if threads_at_fork() != 1:
         text = f"preload: importing {', '.join(culprits)} started threads that a fork would lose"
         raise _ThreadsError(text)
+
+
+def _import_later() -> None:
+    """Import the rest, now that nobody waits; a proc that needs it before imports it itself."""
+    for name in _MODULES_LATER:
+        importlib.import_module(name)
+    gc.freeze()
 
 
 def _check(fds: list[int]) -> None:
@@ -199,8 +209,12 @@ class _Template:
         poll = select.poll()
         for fd in (self._sock.fileno(), self._wakeup, self._driver):
             poll.register(fd, select.POLLIN)
+        pause_ms: int | None = _LATER_MS
         while True:
-            ready = {fd for fd, _ in poll.poll()}
+            ready = {fd for fd, _ in poll.poll(pause_ms)}
+            if not ready:
+                _import_later()
+                pause_ms = None
             if self._driver in ready:
                 self._end()
             if self._wakeup in ready:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import pickle
 import struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from roost import serialize
@@ -84,15 +84,18 @@ def pack_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     return serialize.dumps_alone((args, kwargs)) if args or kwargs else b""
 
 
-class Constructors(NamedTuple):
+class Constructors:
     """What a proc is told of the actors of one mesh that it is to make: their ranks are in a row."""
 
-    mesh: int
-    owner: int
-    first: int
-    size: int
-    name: str
-    arguments: bytes
+    __slots__ = ("arguments", "first", "mesh", "name", "owner", "size")
+
+    def __init__(self, mesh: int, owner: int, first: int, size: int, name: str, arguments: bytes) -> None:
+        self.mesh = mesh
+        self.owner = owner
+        self.first = first
+        self.size = size
+        self.name = name
+        self.arguments = arguments
 
 
 def pack_mesh(mesh: int, owner: int, first: int, count: int, name: bytes, arguments: bytes) -> bytes:

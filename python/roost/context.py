@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from typing import Protocol
+
     from roost.actor_mesh import ActorMesh
     from roost.dead_letters import Job
     from roost.point import Point
     from roost.runner import Runner
 
+    class Handling(Protocol):
+        """What an actor is busy with: a message (made in Rust), or its own construction."""
+
+        @property
+        def runner(self) -> Runner: ...
+        @property
+        def rank(self) -> int: ...
+        @property
+        def sizes(self) -> bytes: ...
+
+
 __all__ = ["Context", "context"]
-
-
-class Handling(Protocol):
-    """What an actor is busy with: a message (made in Rust), or its own construction."""
-
-    @property
-    def runner(self) -> Runner: ...
-    @property
-    def rank(self) -> int: ...
-    @property
-    def sizes(self) -> bytes: ...
 
 
 # The message that the running endpoint handles. Tasks that an endpoint makes inherit it.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from roost.errors import DeadlockError
@@ -35,19 +35,25 @@ _Link = tuple[int, int, int, int]
 _Call = tuple[int, int, int]
 
 
-class _Word(NamedTuple):
+class _Word:
     """What goes round a cycle."""
 
-    last: _Call
-    """The call whose message waits in the mailbox; it fails when the word is round."""
-    cycle: list[_Link]
-    """The endpoints that are still to be asked, outermost first."""
-    call: int
-    """The call that the last of them has to await."""
-    rank: int
-    """The rank of that call by which the word came."""
-    names: list[str]
-    """The endpoints that were passed, in calling order."""
+    __slots__ = ("call", "cycle", "last", "names", "rank")
+
+    def __init__(self, last: _Call, cycle: list[_Link], call: int, rank: int, names: list[str]) -> None:
+        # The call whose message waits in the mailbox; it fails when the word is round.
+        self.last = last
+        # The endpoints that are still to be asked, outermost first.
+        self.cycle = cycle
+        # The call that the last of them has to await, and the rank of it by which the word came.
+        self.call = call
+        self.rank = rank
+        # The endpoints that were passed, in calling order.
+        self.names = names
+
+    def parts(self) -> tuple[_Call, list[_Link], int, int, list[str]]:
+        """As it is made."""
+        return self.last, self.cycle, self.call, self.rank, self.names
 
 
 class Deadlocks:
@@ -88,7 +94,7 @@ class Deadlocks:
         if proc == self._runtime.proc:
             self._runtime.loop.call_soon(self._look, word, _PAUSE_S)
         else:
-            self._runtime.send_system(proc, 1, ".deadlock", pickle.dumps(tuple(word), 5), [])
+            self._runtime.send_system(proc, 1, ".deadlock", pickle.dumps(word.parts(), 5), [])
 
     def heard(self, _mesh: int, _sender: int, _ranks: list[tuple[int, int]], payload: bytes) -> None:
         """Word came from another process."""
@@ -117,9 +123,9 @@ class Deadlocks:
         names = [f"{runner.hosted.rank_name(runner.rank)}.{message.name}", *word.names]
         rest = word.cycle[:-1]
         if rest:
-            self._pass_on(message.sender, word._replace(cycle=rest, call=message.call, rank=message.rank, names=names))
+            self._pass_on(message.sender, _Word(word.last, rest, message.call, message.rank, names))
         else:
-            self._pass_on(word.last[0], word._replace(cycle=[], call=word.last[1], rank=word.last[2], names=names))
+            self._pass_on(word.last[0], _Word(word.last, [], word.last[1], word.last[2], names))
 
     def _has_come_by_all(self, word: _Word, reply: Any) -> bool:
         """Whether each rank that may still answer waits for this endpoint."""

@@ -84,7 +84,13 @@ class HostedMesh:
         self.runtime = runtime
         self.plan = plan
         # The ranks that live here are in a row, from the first on.
-        self.id, _, self.first, count, self.name, self._arguments = made
+        self.id, self.first, count, self.name, self._arguments = (
+            made.mesh,
+            made.first,
+            made.size,
+            made.name,
+            made.arguments,
+        )
         self._handle: ActorMesh | None = None
         self.cells = runtime.node.host(self.id, count, plan.actor.__roost_endpoints__)  # type: ignore[attr-defined]
         # How many have not ended, and how many of the others will be constructed anew.

@@ -17,8 +17,8 @@ import uvloop
 from roost import config as _config
 from roost import process
 
-# Whatever a proc needs is imported by its template, so that a forked proc imports nothing.
-from roost import calls, driving, elsewhere, hosting, looking, spawning, workers  # noqa: F401 isort: skip # pyright: ignore[reportUnusedImport]
+# What every proc needs is imported by its template, so that a forked proc imports nothing.
+from roost import hosting, workers  # noqa: F401 isort: skip # pyright: ignore[reportUnusedImport]
 from roost.runtime import Runtime
 from roost.shape import Shape
 from roost.spare import bind, set_up, setup_failed, wait_for_rank

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from roost import serialize
 from roost.reply import Reply
@@ -11,18 +11,19 @@ from roost.reply import Reply
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
+    from typing import Protocol
 
     from roost.failure import Failure
 
-__all__ = ["Carrier", "Unheard"]
+    class Carrier(Protocol):
+        """What brings an error to whoever will look at it: a reply, the answers of a stream, the values of a port."""
+
+        def may_be_heard(self) -> bool:
+            """Whether there is an error that nobody has looked at yet, and somebody still can."""
+            ...
 
 
-class Carrier(Protocol):
-    """What brings an error to whoever will look at it: a reply, the answers of a stream, the values of a port."""
-
-    def may_be_heard(self) -> bool:
-        """Whether there is an error that nobody has looked at yet, and somebody still can."""
-        ...
+__all__ = ["Unheard"]
 
 
 class Unheard:

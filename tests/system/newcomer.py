@@ -1,10 +1,12 @@
 """A module that templates preload: it remembers what a template had imported before it forked anything."""
 
+import os
 import sys
 
 from roost import Actor, endpoint
 
-AT_FORK = frozenset(sys.modules)
+at_fork: set[str] = set()
+os.register_at_fork(after_in_child=lambda: at_fork.update(sys.modules))
 
 
 class Newcomer(Actor):
@@ -15,7 +17,7 @@ class Newcomer(Actor):
 
     @endpoint
     async def imported(self):
-        return sorted(set(sys.modules) - AT_FORK)
+        return sorted(set(sys.modules) - at_fork)
 
     @endpoint
     async def hint(self):
