@@ -111,9 +111,10 @@ def _import(preload: list[str], sys_path: list[str]) -> None:
 
 
 def _import_later() -> None:
-    """Import the rest, now that nobody waits; a proc that needs it before imports it itself."""
-    for name in _MODULES_LATER:
-        importlib.import_module(name)
+    """Import the rest, now that nobody waits. A proc that needs it before imports it itself, or says why it cannot."""
+    with suppress(Exception):
+        for name in _MODULES_LATER:
+            importlib.import_module(name)
     gc.freeze()
 
 
