@@ -184,9 +184,9 @@ impl Rank {
         communicator.settled(begun);
         assert!(me != 1 || to == (0..count).map(sum).collect::<Vec<_>>());
         let whole: Vec<T> = (0..count * ranks).map(|i| value(me, i)).collect();
+        let parts = on(&whole, &mut to, count, T::TYPE);
         // SAFETY: as above.
-        let begun =
-            unsafe { communicator.reduce_scatter(on(&whole, &mut to, count, T::TYPE), ReduceOp::Sum) };
+        let begun = unsafe { communicator.reduce_scatter(parts, ReduceOp::Sum) };
         communicator.settled(begun);
         assert_eq!(to, (0..count).map(|i| sum(me * count + i)).collect::<Vec<_>>());
         let mut all = vec![zero; count * ranks];

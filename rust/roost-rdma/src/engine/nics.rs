@@ -1,6 +1,7 @@
 //! Transfers by NICs: which links have queue pairs beside them, and what is under way on these.
 //!
-//! Leases, stamps and revocations go over the link as ever. An error of a queue pair ends the whole link: what was under way is done again over the next, by what can be had then.
+//! Leases, stamps and revocations go over the link as ever. An error of a queue pair ends the whole link: what was under way
+//! is done again over the next, by what can be had then.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -272,8 +272,9 @@ impl QueuePair {
     pub(super) unsafe fn post(&self, works: &[Work]) -> Result<usize, Error> {
         debug_assert!(!works.is_empty() && works.len() <= CHAIN_MAX);
         // SAFETY: plain numbers and pointers, of which zero is one.
-        let (mut requests, mut pieces): ([sys::SendRequest; CHAIN_MAX], [sys::ScatterGather; CHAIN_MAX]) =
-            unsafe { std::mem::zeroed() };
+        let mut requests: [sys::SendRequest; CHAIN_MAX] = unsafe { std::mem::zeroed() };
+        // SAFETY: plain numbers, of which zero is one.
+        let mut pieces: [sys::ScatterGather; CHAIN_MAX] = unsafe { std::mem::zeroed() };
         let first = requests.as_mut_ptr();
         for (at, work) in works.iter().enumerate() {
             pieces[at] = sys::ScatterGather {

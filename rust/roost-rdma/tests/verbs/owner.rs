@@ -82,9 +82,9 @@ fn owner_process() {
     let (device, bytes) = wanted.split_once(' ').unwrap();
     let verbs = open(None, &[device]);
     let mut memory = pattern(1, bytes.parse().unwrap());
+    let (address, bytes) = (memory.as_mut_ptr().expose_provenance(), memory.len() as u64);
     // SAFETY: the memory lives as long as this process serves.
-    let published =
-        unsafe { verbs.register(memory.as_mut_ptr().expose_provenance(), memory.len() as u64) }.unwrap();
+    let published = unsafe { verbs.register(address, bytes) }.unwrap();
     println!(
         "\n@{}\n@{}",
         hex(&verbs.card()),
