@@ -133,16 +133,21 @@ async def test_ranks_that_do_not_come_to_the_meeting_are_named(joined):
         assert [*(await mesh.join.call()).values()] == [(rank, FEW) for rank in range(FEW)]
 
 
+async def one_that_cannot_abort_is_ended(mesh):
+    """Rank 3 does not come, so all abort; at rank 1 that hangs."""
+    outcomes = await mesh.wait_for.call(3, 0.5).outcomes()
+    failure = outcomes.item(gpus=1).failure
+    assert failure.signal == signal.SIGKILL
+    assert "roost.collectives ends this process: all_reduce, operation 1" in failure.stderr
+    for rank in (0, 2):
+        assert outcomes.item(gpus=rank)[1] == ("trainers[gpus=3]",)
+
+
 async def test_an_abort_that_hangs_ends_its_process(joined):
     async with joined() as procs:
         mesh = await spawned(procs)
         await mesh.cannot_be_freed.call(1)
-        outcomes = await mesh.wait_for.call(3, 0.5).outcomes()
-        failure = outcomes.item(gpus=1).failure
-        assert failure.signal == signal.SIGKILL
-        assert "roost.collectives ends this process: all_reduce, operation 1" in failure.stderr
-        for rank in (0, 2):
-            assert outcomes.item(gpus=rank)[1] == ("trainers[gpus=3]",)
+        await one_that_cannot_abort_is_ended(mesh)
 
 
 async def faulty(procs, standin, faults):
@@ -157,12 +162,7 @@ async def faulty(procs, standin, faults):
 async def test_an_abort_that_hangs_in_the_library_ends_its_process(joined, standin):
     async with joined() as procs:
         mesh = await faulty(procs, standin, {1: "hang_abort=1"})
-        outcomes = await mesh.wait_for.call(3, 0.5).outcomes()
-        failure = outcomes.item(gpus=1).failure
-        assert failure.signal == signal.SIGKILL
-        assert "roost.collectives ends this process: all_reduce, operation 1" in failure.stderr
-        for rank in (0, 2):
-            assert outcomes.item(gpus=rank)[1] == ("trainers[gpus=3]",)
+        await one_that_cannot_abort_is_ended(mesh)
 
 
 async def test_an_operation_that_hangs_in_the_library_ends_at_the_deadline(joined, standin):
