@@ -2,7 +2,7 @@
 """A real Slurm cluster of several nodes on one machine, to be thrown away.
 
     scripts/mini_slurm.py prepare                install what is missing (Debian's packages; needs root)
-    scripts/mini_slurm.py start DIR [--nodes N]  start it; its state lies in DIR
+    scripts/mini_slurm.py start DIR [--nodes N]  start it; its state lies in DIR (--while PID: as long as that process lives, at most)
     scripts/mini_slurm.py exec DIR NODE COMMAND… run a command on a node, or on `login`: this host, with the nodes' names known
     scripts/mini_slurm.py kill DIR NODE          cut a node's power
     scripts/mini_slurm.py boot DIR NODE          and give it back, once Slurm has given the node up
@@ -24,18 +24,14 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
-import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from mini_cluster import MiniCluster, commands_of, fail, not_found, obey
 
 PACKAGES = ["slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge", "iproute2", "procps"]
 PROGRAMS = ["slurmctld", "slurmd", "srun", "munged", "ip", "unshare", "nsenter", "pgrep"]
 GPUS = 2
-PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 # Slurm's own defaults are for clusters that are watched by people: minutes pass before a silent node is down.
 CONFIG = """\
@@ -91,75 +87,33 @@ SLURM_CONF=$2/slurm.conf slurmd -D -N "$1" -L "$2/log/slurmd-$1.log"
 """
 
 
-def fail(text: str) -> NoReturn:
-    """Ends with one sentence."""
-    print(f"mini_slurm: {text}", file=sys.stderr)
-    sys.exit(1)
+class Slurm(MiniCluster):
+    """A cluster of Slurm's."""
 
-
-class Cluster:
-    """What lies in a folder."""
+    letters = "msl"
+    folders = ("state", "dev")
+    daemons = ("slurmctld", "munged")
+    nodes = 4
+    daemons_end_by = signal.SIGTERM
+    # A node's holder: the whole node ends with it.
+    nodes_end_by = signal.SIGKILL
 
     def __init__(self, folder: str) -> None:
-        self.dir = Path(folder).resolve()
-        # Clusters in several folders do not meet. Devices' names have at most 15 letters.
-        tag = zlib.crc32(str(self.dir).encode())
-        self.bridge = f"msl{tag % 0xFFFF:04x}"
-        self.subnet = f"10.{64 + tag % 128}.{tag // 128 % 256}"
-        self.port = 16000 + tag % 4000
-        self.environment = {**os.environ, "SLURM_CONF": f"{self.dir}/slurm.conf", "PATH": PATH}
-
-    def command(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Runs one to its end."""
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
-        if check and done.returncode:
-            fail(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
-        return done
-
-    def pid(self, name: str) -> int | None:
-        """That of a daemon or node, while it lives."""
-        try:
-            pid = int((self.dir / "run" / f"{name}.pid").read_text())
-            os.kill(pid, 0)
-        except (OSError, ValueError):
-            return None
-        return pid
-
-    def spawn(self, name: str, *command: str) -> None:
-        """Starts a daemon in a session of its own."""
-        with (self.dir / "log" / f"{name}.log").open("ab") as log:
-            daemon = subprocess.Popen(
-                command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        (self.dir / "run" / f"{name}.pid").write_text(str(daemon.pid))
-
-    def wait_for(self, what: str, is_so: Callable[[], object], within_s: float) -> None:
-        """Looks until it is."""
-        until = time.monotonic() + within_s
-        while not is_so():
-            if time.monotonic() > until:
-                fail(f"{what}: not within {within_s:g} s; the logs are in {self.dir}/log")
-            time.sleep(0.05)
+        super().__init__(folder)
+        self.port = 16000 + self.tag % 4000
+        self.environment["SLURM_CONF"] = f"{self.dir}/slurm.conf"
 
     def first_process(self, node: str) -> int | None:
         """The node's first process, as this host numbers it."""
-        pid = self.pid(node)
+        pid = self.pid(f"node-{node}")
         found = self.command("pgrep", "-P", str(pid), check=False).stdout.split() if pid else []
         return int(found[0]) if found else None
 
-    def start(self, count: int) -> None:
-        """Makes the folder, the network, the daemons; returns when all nodes are idle."""
-        if self.pid("slurmctld"):
-            fail(f"a cluster runs in {self.dir} already")
-        for name in ("run", "log", "state", "dev"):
-            shutil.rmtree(self.dir / name, ignore_errors=True)
-            (self.dir / name).mkdir(parents=True)
+    def begin(self, count: int) -> None:
+        """Starts the daemons and the nodes; returns when all are idle."""
         self.dir.chmod(0o755)
         nodes = {f"n{number}": f"{self.subnet}.{10 + number}" for number in range(1, count + 1)}
         self.write_files(nodes)
-        self.command("ip", "link", "add", self.bridge, "type", "bridge")
-        self.command("ip", "addr", "add", f"{self.subnet}.1/24", "dev", self.bridge)
-        self.command("ip", "link", "set", self.bridge, "up")
         run = self.dir / "run"
         # It dislikes root and folders that others can write, which is what it has here.
         self.spawn(
@@ -170,7 +124,7 @@ class Cluster:
         self.spawn("slurmctld", *self.with_names("slurmctld", "-D", "-i", "-L", f"{self.dir}/log/slurmctld.own.log"))
         self.wait_for("slurmctld", lambda: self.command("scontrol", "ping", check=False).returncode == 0, 20)
         for node in nodes:
-            self.boot(node)
+            self.switch_on(node)
         self.wait_for("all nodes are idle", lambda: self.idle() == count, 30)
 
     def write_files(self, nodes: dict[str, str]) -> None:
@@ -203,22 +157,21 @@ class Cluster:
         """How many nodes are."""
         return sum(map(int, self.command("sinfo", "-h", "-p", "main", "-t", "idle", "-o", "%D").stdout.split()))
 
-    def boot_again(self, node: str) -> None:
+    def boot(self, node: str) -> None:
         """Starts one that was killed. Of one that is back before it was missed, Slurm cancels the steps, on all other nodes, too."""
         self.wait_for(
             f"Slurm knows that {node} is down",
             lambda: self.command("sinfo", "-h", "-p", "main", "-n", node, "-o", "%T").stdout.startswith("down"), 40,
         )  # fmt: skip
-        self.boot(node)
+        self.switch_on(node)
 
-    def boot(self, node: str) -> None:
+    def switch_on(self, node: str) -> None:
         """Starts a node."""
         number = int(node[1:])
         end = f"{self.bridge}.{number}"
         self.command("ip", "link", "del", end, check=False)
-        # With its holder the whole node ends.
         self.spawn(
-            node, "unshare", "--mount", "--uts", "--net", "--pid", "--fork", "--kill-child=KILL", "--mount-proc",
+            f"node-{node}", "unshare", "--mount", "--uts", "--net", "--pid", "--fork", "--kill-child=KILL", "--mount-proc",
             "bash", "-c", NODE, "node", node, str(self.dir), f"{self.subnet}.{10 + number}", f"{self.subnet}.1",
         )  # fmt: skip
         self.wait_for(f"{node} has a first process", lambda: self.first_process(node), 10)
@@ -229,121 +182,88 @@ class Cluster:
 
     def kill(self, node: str) -> None:
         """Ends a node and all that runs there, at once."""
-        pid = self.first_process(node)
-        if pid is None:
-            fail(f"{node} does not run")
-        os.kill(pid, signal.SIGKILL)
+        os.kill(self.running(node), signal.SIGKILL)
         self.wait_for(f"{node} is gone", lambda: self.first_process(node) is None, 10)
+
+    def running(self, node: str) -> int:
+        """The first process of a node that has to run."""
+        return self.first_process(node) or fail(f"{node} does not run")
 
     def exec(self, node: str, command: list[str]) -> NoReturn:
         """Becomes a command there."""
         if node == "login":
             whole = self.with_names(*command)
         else:
-            pid = self.first_process(node)
-            if pid is None:
-                fail(f"{node} does not run")
-            whole = ["nsenter", "-t", str(pid), "-m", "-u", "-n", "-p", f"--wdns={Path.cwd()}", "--", *command]
+            whole = [
+                "nsenter",
+                "-t",
+                str(self.running(node)),
+                "-m",
+                "-u",
+                "-n",
+                "-p",
+                f"--wdns={Path.cwd()}",
+                "--",
+                *command,
+            ]
         os.execvpe(whole[0], whole, self.environment)
 
-    def stop(self) -> None:
-        """Ends everything."""
-        nodes = sorted(path.stem for path in (self.dir / "run").glob("n*.pid"))
-        for name in [*nodes, "slurmctld", "munged"]:
-            pid = self.pid(name)
-            if pid:
-                os.kill(pid, signal.SIGKILL if name in nodes else signal.SIGTERM)
-        for name in [*nodes, "slurmctld", "munged"]:
-            self.wait_for(f"{name} has ended", lambda name=name: self.pid(name) is None, 15)
-            (self.dir / "run" / f"{name}.pid").unlink(missing_ok=True)
-        for node in nodes:
-            self.command("ip", "link", "del", f"{self.bridge}.{node[1:]}", check=False)
-        self.command("ip", "link", "del", self.bridge, check=False)
+    @staticmethod
+    def lacking() -> list[str]:
+        """The programs that are not there."""
+        return not_found(PROGRAMS)
 
-
-def lacking() -> list[str]:
-    """The programs that are not there."""
-    return [name for name in PROGRAMS if shutil.which(name, path=PATH) is None]
-
-
-def prepare() -> None:
-    """Installs what is missing."""
-    if not lacking():
-        return
-    if os.getuid() != 0 or shutil.which("apt-get") is None:
-        fail(f"{', '.join(lacking())} not found: install Slurm (Debian: apt-get install {' '.join(PACKAGES)})")
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    command = ["apt-get", "install", "--yes", "--quiet", "--no-install-recommends", *PACKAGES]
-    for _ in range(2):
-        done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False)
-        if done.returncode == 0:
+    @staticmethod
+    def prepare() -> None:
+        """Installs what is missing."""
+        if not Slurm.lacking():
             return
-        subprocess.run(["apt-get", "update", "--quiet"], stdout=subprocess.DEVNULL, check=False)
-    fail("Slurm could not be installed (see above)")
+        if os.getuid() != 0 or shutil.which("apt-get") is None:
+            fail(
+                f"{', '.join(Slurm.lacking())} not found: install Slurm (Debian: apt-get install {' '.join(PACKAGES)})"
+            )
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        command = ["apt-get", "install", "--yes", "--quiet", "--no-install-recommends", *PACKAGES]
+        for _ in range(2):
+            done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False)
+            if done.returncode == 0:
+                return
+            subprocess.run(["apt-get", "update", "--quiet"], stdout=subprocess.DEVNULL, check=False)
+        fail("Slurm could not be installed (see above)")
 
-
-def parsed() -> argparse.Namespace:
-    """What was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(required=True, dest="what")
-    commands.add_parser("prepare")
-    for what in ("start", "exec", "kill", "boot", "stop", "with"):
-        command = commands.add_parser(what)
-        if what != "with":
-            command.add_argument("dir")
-        if what in ("start", "with"):
-            command.add_argument("--nodes", type=int, default=4)
-        elif what != "stop":
-            command.add_argument("node")
-        if what in ("exec", "with"):
-            command.add_argument("command", nargs=argparse.REMAINDER)
-    return parser.parse_args()
-
-
-def run_with(count: int, command: list[str]) -> int:
-    """The exit status of a command on the login node of a cluster that lasts as long."""
-    script = [sys.executable, __file__]
-    with tempfile.TemporaryDirectory(prefix="mini-slurm-") as folder:
-        try:
-            # By processes of their own, whose end makes orphans of the daemons.
-            subprocess.run([*script, "start", folder, "--nodes", str(count)], check=True)
-            environment = {**os.environ, "MINI_SLURM": folder}
-            with subprocess.Popen([*script, "exec", folder, "login", *command], env=environment) as running:
-                # A terminal's Ctrl-C reaches the command, too.
-                signal.signal(signal.SIGINT, signal.SIG_IGN)
-                signal.signal(signal.SIGTERM, lambda *_: running.terminate())
-                return running.wait()
-        finally:
-            subprocess.run([*script, "stop", folder], check=True)
+    @staticmethod
+    def run_with(nodes: int, command: list[str]) -> NoReturn:
+        """Runs a command on the login node of a cluster that lasts as long; ends as it ends."""
+        script = [sys.executable, __file__]
+        with tempfile.TemporaryDirectory(prefix="mini-slurm-") as folder:
+            try:
+                # By processes of their own, whose end makes orphans of the daemons.
+                subprocess.run(
+                    [*script, "start", folder, "--nodes", str(nodes), "--while", str(os.getpid())], check=True
+                )
+                environment = {**os.environ, "MINI_SLURM": folder}
+                with subprocess.Popen([*script, "exec", folder, "login", *command], env=environment) as running:
+                    # A terminal's Ctrl-C reaches the command, too.
+                    signal.signal(signal.SIGINT, signal.SIG_IGN)
+                    signal.signal(signal.SIGTERM, lambda *_: running.terminate())
+                    code = running.wait()
+            finally:
+                subprocess.run([*script, "stop", folder], check=True)
+        sys.exit(code)
 
 
 def main() -> None:
     """Does it."""
-    options = parsed()
-    if options.what == "prepare":
-        prepare()
-        return
-    if os.getuid() != 0:
-        fail("namespaces need root")
-    if lacking():
-        fail(f"{', '.join(lacking())} not found: `scripts/mini_slurm.py prepare` installs Slurm")
-    if options.what == "with":
-        sys.exit(run_with(options.nodes, options.command))
-    cluster = Cluster(options.dir)
-    if options.what == "start":
-        try:
-            cluster.start(options.nodes)
-        except BaseException:
-            cluster.stop()
-            raise
-    elif options.what == "exec":
-        cluster.exec(options.node, options.command)
-    elif options.what == "stop":
-        cluster.stop()
-    elif options.what == "kill":
-        cluster.kill(options.node)
-    else:
-        cluster.boot_again(options.node)
+    parser, commands = commands_of(Slurm, __doc__)
+    inside = commands.add_parser("exec")
+    inside.add_argument("dir")
+    inside.add_argument("node")
+    lasting = commands.add_parser("with")
+    lasting.set_defaults(what="run_with")
+    lasting.add_argument("--nodes", type=int, default=Slurm.nodes)
+    for command in (inside, lasting):
+        command.add_argument("command", nargs=argparse.REMAINDER)
+    obey(Slurm, parser, "installs Slurm")
 
 
 main()

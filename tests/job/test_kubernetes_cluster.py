@@ -59,7 +59,8 @@ class Cluster:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     found = Cluster(tmp_path_factory.mktemp("kubernetes") / "cluster")
-    found.command("start")
+    # A run of the tests that is killed leaves none of it, either.
+    found.command("start", "--while", str(os.getpid()))
     try:
         found.api = Api(found.kubeconfig)
         yield found

@@ -54,7 +54,8 @@ def cluster():
     with tempfile.TemporaryDirectory(prefix="roost-slurm-") as folder:
         os.chmod(folder, 0o755)
         found = Cluster(Path(folder, "cluster"))
-        subprocess.run(found.command("start"), check=True)
+        # A run of the tests that is killed leaves none of it, either.
+        subprocess.run([*found.command("start"), "--while", str(os.getpid())], check=True)
         try:
             yield found
         finally:
