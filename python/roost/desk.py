@@ -98,7 +98,7 @@ class Desk(Actor):
 
     @endpoint(concurrent=True)
     async def dialled(self, hosts: tuple[int, ...]) -> tuple[str, ...]:
-        """What each of these hosts is reached by from here; empty for this process's own."""
+        """What each of these hosts is reached by from here; empty for this process's own. In the driver, which has attached them."""
         return tuple(map(self.runtime.hosts.dialled, hosts))
 
     @endpoint(concurrent=True)

@@ -9,7 +9,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from roost import process
-from roost.addresses import parse
+from roost.addresses import LOOPBACK, address_towards, is_loopback, parse
+from roost.desk import desk_of
 from roost.endpoint import endpoint
 from roost.errors import ActorDied, MeshError
 from roost.executing import Shell
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from roost.reply import Reply
 
 __all__ = ["run"]
-
-_LOOPBACK = "127.0.0.1"
 
 
 def run(
@@ -45,7 +44,7 @@ def run(
         args: what it finds in `sys.argv` behind its name.
         restarts: how often they start anew.
         env: environment variables besides.
-        master_addr: MASTER_ADDR, where the address by which this program reaches the first rank's host is not the one.
+        master_addr: MASTER_ADDR, where the address by which the driver reaches the first rank's host is not the one.
 
     Returns:
         The exit codes; of one that a signal ended, the signal's number below zero: -15 of those that were ended for another's sake.
@@ -72,6 +71,11 @@ class _Scripts(Shell):
         """The host's id, and a port that is free there."""
         with socket.create_server(("", 0)) as probe:
             return process.current().host_id, int(probe.getsockname()[1])
+
+    @endpoint
+    async def address_towards(self, other: str) -> str:
+        """This host's address on its way to another one's."""
+        return address_towards(other)
 
     @endpoint(concurrent=True)
     async def script(self, command: list[str], env: dict[str, str]) -> int:
@@ -111,7 +115,9 @@ class _Run:
 
     async def _live(self, scripts: _Scripts, life: int) -> list[int | ActorDied]:
         """One life of all ranks, until the first failure: their codes, or the deaths of their procs."""
-        environments = self._environments(list(await scripts.place.call()), life)
+        places = list(await scripts.place.call())
+        hosts = list(dict.fromkeys(host for host, _ in places))
+        environments = self._environments(places, hosts, await self._address(scripts, hosts), life)
         calls = [
             one.script.call_one(self._command, environment)
             for one, environment in zip(scripts, environments, strict=True)
@@ -125,13 +131,26 @@ class _Run:
                 break
         return [_outcome(one) for one in calls]
 
-    def _environments(self, places: list[tuple[int, int]], life: int) -> list[dict[str, str]]:
+    async def _address(self, scripts: _Scripts, hosts: list[int]) -> str:
+        """The address by which all ranks reach the host of the first."""
+        if self._master or len(hosts) == 1:
+            return self._master or LOOPBACK
+        runtime = process.current()
+        first, *others = await desk_of(runtime, runtime.driver).dialled.call_one(tuple(hosts))
+        far = [one for one in others if not is_loopback(one)]
+        if is_loopback(first) and far:
+            # It is the driver's own host: others know it by another number.
+            return await next(iter(scripts)).address_towards.call_one(parse(far[0]).host)
+        # Who is reached by a Unix socket is on the driver's host, and the others are too.
+        return parse(first).host or LOOPBACK
+
+    def _environments(
+        self, places: list[tuple[int, int]], hosts: list[int], master: str, life: int
+    ) -> list[dict[str, str]]:
         """Torchrun's variables, by rank."""
-        hosts = list(dict.fromkeys(host for host, _ in places))
         shared = {
-            **self._env, "MASTER_ADDR": self._master or (_LOOPBACK if len(hosts) == 1 else _address_of(hosts[0])),
-            "MASTER_PORT": places[0][1], "WORLD_SIZE": len(places), "ROLE_WORLD_SIZE": len(places), "ROLE_NAME": "default",
-            "GROUP_WORLD_SIZE": len(hosts), "TORCHELASTIC_RESTART_COUNT": life,
+            **self._env, "MASTER_ADDR": master, "MASTER_PORT": places[0][1], "WORLD_SIZE": len(places),
+            "ROLE_WORLD_SIZE": len(places), "ROLE_NAME": "default", "GROUP_WORLD_SIZE": len(hosts), "TORCHELASTIC_RESTART_COUNT": life,
             "TORCHELASTIC_MAX_RESTARTS": self._restarts, "TORCHELASTIC_RUN_ID": process.current().job_id.hex(),
         }  # fmt: skip
         found = []
@@ -153,13 +172,3 @@ def _outcome(call: asyncio.Future[int]) -> int | ActorDied:
     """
     error = call.exception()
     return error if isinstance(error, ActorDied) else call.result()
-
-
-def _address_of(host: int) -> str:
-    """The number by which this program, and so other hosts too, reach a host."""
-    dialled = process.current().hosts.dialled(host)
-    if not dialled:
-        # This one: its name is what it has for others.
-        return socket.gethostname()
-    # Who is reached by a Unix socket is here, and the others are too.
-    return parse(dialled).host or _LOOPBACK

@@ -8,7 +8,7 @@ import signal
 import pytest
 from loops import on_a_loop, process_state
 
-from roost import ActorDied, MeshError, ProcessHosts, spmd, this_host
+from roost import Actor, ActorDied, MeshError, ProcessHosts, endpoint, spmd, this_host
 
 pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(90)]
 
@@ -65,6 +65,23 @@ async def test_each_rank_has_torchruns_environment(script, tmp_path):
         [[str(rank), str(rank % 2), str(rank // 2), "4", "2", "127.0.0.1", port, "test"], ["--lr=1"], "__main__"]
         for rank in range(4)
     ]
+
+
+class Foreman(Actor):
+    """Was handed hosts."""
+
+    @endpoint
+    async def run(self, hosts, path, arguments):
+        async with hosts.spawn_procs() as procs:
+            return list(await spmd.run(procs, path, arguments))
+
+
+@on_a_loop
+async def test_who_was_handed_hosts_runs_scripts_there_by_the_addresses_that_the_driver_knows(script, tmp_path):
+    async with ProcessHosts(2) as hosts, this_host().spawn_procs() as near:
+        foreman = near.spawn("foreman", Foreman)
+        assert await foreman.run.call_one(hosts, script(SCRIPT), [str(tmp_path)]) == [0, 0]
+    assert [rank[0][5] for rank in seen(tmp_path, 0, 2)] == ["127.0.0.1"] * 2
 
 
 @on_a_loop

@@ -84,13 +84,14 @@ async def _address(place: Place, runtime: Runtime) -> str:
     others = sorted(dict(on._hosts), key=lambda host: host == runtime.host_id)
     if len(others) <= 1:
         return LOOPBACK
-    dialled = await desk_of(runtime, on._owner).dialled.call_one(tuple(others))
+    # Hosts may have been handed to whoever spawned these procs; it is the driver that has attached them.
+    dialled = await desk_of(runtime, runtime.driver).dialled.call_one(tuple(others))
     far = [parse(one).host for one in dialled if one and not is_loopback(one)]
     for number in far:
         with suppress(OSError):
             return address_towards(number)
     if not far:
-        # All are dialled by addresses of the owner's own host.
+        # All are dialled by addresses of the driver's own host.
         return LOOPBACK
     raise Unavailable(
         f"ranks on several hosts connect by their addresses, and there is no way from here to {', '.join(far)}"
