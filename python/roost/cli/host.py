@@ -7,48 +7,34 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 import sys
 from typing import TYPE_CHECKING, Any
 
-from roost.addresses import Address, is_loopback, joined, parse
 from roost.cli.announcing import announced
-from roost.cli.calling import Calls
-from roost.keys import checked_key, read_key
-from roost.tls import Tls
+from roost.cli.host_settings import ANY_ADDRESS, STDIN, Refusal, Status, calls_of, config_of, shown_address
 
 if TYPE_CHECKING:
     from roost._roost import Control
+    from roost.cli.calling import Calls
 
 __all__ = ["add_to"]
 
 _logger = logging.getLogger("roost.host")
 
-_USAGE, _KEY, _LISTEN, _OPEN, _ADVERTISE, _VERSION = 2, 3, 4, 5, 6, 7
 _EPILOG = f"""\
-exit status: 0 ended in order (SIGTERM, SIGINT, a driver's shutdown, its only job over, its parent gone); {_USAGE} the command line
-makes no sense; {_KEY} a key or certificate cannot be used; {_LISTEN} it cannot listen there (the port is taken, the address is not this
-machine's); {_OPEN} it would be open to everybody (beyond loopback without a key); {_ADVERTISE} the advertised address does not lead here;
-{_VERSION} the installed parts of Roost are of different versions.
+exit status: 0 ended in order (SIGTERM, SIGINT, a driver's shutdown, its only job over, its parent gone);
+{Status.USAGE} the command line makes no sense; {Status.KEY} a key or certificate cannot be used;
+{Status.LISTEN} it cannot listen there (the port is taken, the address is not this machine's);
+{Status.OPEN} it would be open to everybody (beyond loopback without a key);
+{Status.ADVERTISE} the advertised address does not lead here; {Status.VERSION} the installed parts of Roost are of different versions.
 
 Two machines:
   python -m roost key cluster.key                                         # once; copy the file to the other machine
   python -m roost host --listen 0.0.0.0:7000 --key-file cluster.key       # on each host
   roost.attach(["hostA:7000", "hostB:7000"], key_file="cluster.key")      # in the driver
 """
-_STDIN = 0
-# All of this machine's addresses; compared with, not bound to.
-_ANY = ("0.0.0.0", "[::]")  # noqa: S104
-# How long it may take to call oneself at the advertised address.
-_CALL_S = 3.0
 # How long the procs of its job have to end when it does.
 _CLOSE_S = 15.0
-
-
-class _Refusal(Exception):  # noqa: N818 - the end of this command, with its status
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
 
 
 def add_to(commands: Any) -> None:
@@ -109,7 +95,7 @@ def _run(options: argparse.Namespace) -> int:
     logging.basicConfig(stream=sys.stderr, level=level, format="%(asctime)s %(levelname)s %(message)s")
     try:
         return asyncio.run(_Agent(options).live())
-    except _Refusal as refusal:
+    except Refusal as refusal:
         print(f"python -m roost host: {refusal}", file=sys.stderr)  # noqa: T201 - what a command says
         return refusal.status
 
@@ -128,8 +114,8 @@ class _Agent:
         """Listen, until something ends it."""
         loop = asyncio.get_running_loop()
         self._listening = loop.create_future()
-        config = _config(self._options)
-        self._calls = _calls(self._options, config)
+        config = config_of(self._options)
+        self._calls = calls_of(self._options, config)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._end, signal.Signals(number).name)
         parent = self._watch_parent(loop)
@@ -138,16 +124,16 @@ class _Agent:
         loop.add_reader(self._control.fd, self._hear)
         try:
             address = await self._listening
-            shown = await _advertised(self._options.advertise, config["advertised"], address)
+            shown = await shown_address(self._options.advertise, config["advertised"], address)
             print(f"listening on {address} advertised as {shown}", flush=True)  # noqa: T201 - what its starter waits for
             with announced(self._options.announce, shown, config["name"]):
                 await self._until_ended(address if self._options.advertise is None else shown)
         except ValueError as error:
-            raise _Refusal(_USAGE, str(error)) from None
+            raise Refusal(Status.USAGE, str(error)) from None
         finally:
             loop.remove_reader(self._control.fd)
             self._control.close(_CLOSE_S)
-            loop.remove_reader(_STDIN)
+            loop.remove_reader(STDIN)
             if parent is not None:
                 loop.remove_reader(parent)
                 os.close(parent)
@@ -158,7 +144,7 @@ class _Agent:
             await self._ended.wait()
             return
         host, _, port = found_at.rpartition(":")
-        calling = asyncio.ensure_future(self._calls.go_on(f":{port}" if host in _ANY else found_at))
+        calling = asyncio.ensure_future(self._calls.go_on(f":{port}" if host in ANY_ADDRESS else found_at))
         try:
             await self._ended.wait()
         finally:
@@ -180,8 +166,8 @@ class _Agent:
         except OSError:
             parent = -1
         if parent < 0 or os.getppid() != pid:
-            raise _Refusal(
-                _USAGE, f"--parent-pid {pid}: that is not the process which started this one, or it has ended"
+            raise Refusal(
+                Status.USAGE, f"--parent-pid {pid}: that is not the process which started this one, or it has ended"
             )
         loop.add_reader(parent, self._parent_ended, parent)
         return parent
@@ -194,12 +180,14 @@ class _Agent:
         if not self._options.key_stdin:
             return
         try:
-            loop.add_reader(_STDIN, self._starter_ended)
+            loop.add_reader(STDIN, self._starter_ended)
         except PermissionError:
-            raise _Refusal(_USAGE, "--key-stdin: a file is no connection that ends: give it as --key-file") from None
+            raise Refusal(
+                Status.USAGE, "--key-stdin: a file is no connection that ends: give it as --key-file"
+            ) from None
 
     def _starter_ended(self) -> None:
-        asyncio.get_running_loop().remove_reader(_STDIN)
+        asyncio.get_running_loop().remove_reader(STDIN)
         self._end("the connection by which it was started has ended")
 
     def _has_driver(self, has: bool) -> None:
@@ -228,151 +216,12 @@ def _start(config: dict[str, Any]) -> Control:
 
         start = Control.start_station
     except (ImportError, AttributeError):
-        raise _Refusal(_VERSION, "the installed parts of Roost are of different versions: install it anew") from None
+        raise Refusal(
+            Status.VERSION, "the installed parts of Roost are of different versions: install it anew"
+        ) from None
     try:
         return start(config)
     except OSError as error:
-        raise _Refusal(_LISTEN, f"cannot listen on {config['listen']}: {error.strerror or error}") from None
+        raise Refusal(Status.LISTEN, f"cannot listen on {config['listen']}: {error.strerror or error}") from None
     except ValueError as error:
-        raise _Refusal(_KEY, str(error)) from None
-
-
-def _config(options: argparse.Namespace) -> dict[str, Any]:
-    """What the control thread is told, all of it checked.
-
-    Raises:
-        _Refusal: something of it makes no sense.
-    """
-    try:
-        address = parse(options.listen, chooses_port=True)
-        if options.advertise is not None:
-            parse(options.advertise if _has_port(options.advertise) else f"{options.advertise}:1")
-    except ValueError as error:
-        raise _Refusal(_USAGE, str(error)) from None
-    key, pki = _proofs(options)
-    listen = _numeric(address)
-    if key is None and pki is None and not is_loopback(listen):
-        raise _Refusal(
-            _OPEN,
-            f"listening on {options.listen} without a key would let everybody run programs here: make one with "
-            "`python -m roost key FILE` and give it as --key-file, or listen on 127.0.0.1",
-        )
-    if options.insecure_plaintext:
-        _logger.warning("--insecure-plaintext: whoever is on the way can read and change everything")
-    advertised: list[str] = []
-    if options.advertise is not None and not address.path:
-        listen = _with_port(listen)
-        advertised = _dialled(options.advertise, listen.rpartition(":")[2])
-    proofs = {name: proof for name, proof in (("key", key), ("pki", pki)) if proof is not None}
-    return {
-        **proofs, "listen": listen, "advertised": advertised,
-        "plaintext": options.insecure_plaintext, "one_job": options.one_job,
-        "name": os.path.expandvars(options.name or os.uname().nodename),
-    }  # fmt: skip
-
-
-def _calls(options: argparse.Namespace, config: dict[str, Any]) -> Calls | None:
-    """What `--join` asks for."""
-    if options.join is None:
-        return None
-    try:
-        driver = parse(options.join)
-    except ValueError as error:
-        raise _Refusal(_USAGE, f"--join: {error}") from None
-    if driver.path or config["listen"].startswith("unix:"):
-        raise _Refusal(_USAGE, f"--join {options.join}: who joins calls and listens by TCP, not at a Unix socket")
-    if "key" not in config:
-        raise _Refusal(
-            _USAGE,
-            f"--join {options.join} wants --key-file: the driver and this host show each other that they have it",
-        )
-    return Calls(driver, config["key"], config["name"])
-
-
-def _proofs(options: argparse.Namespace) -> tuple[bytes | None, tuple[bytes, bytes, bytes] | None]:
-    """The key, and the certificates of one's own, where they are given."""
-    files = {name: getattr(options, f"tls_{name}") for name in ("ca", "certificate", "key")}
-    if any(files.values()) and not all(files.values()):
-        raise _Refusal(_USAGE, "certificates of your own are three files: --tls-ca, --tls-certificate, --tls-key")
-    if files["key"] and options.insecure_plaintext:
-        raise _Refusal(_USAGE, "--tls-… and --insecure-plaintext contradict each other")
-    if options.key_file and options.key_stdin:
-        raise _Refusal(_USAGE, "--key-file and --key-stdin are two ways to give the key: give one of them")
-    try:
-        key = None if options.key_file is None else read_key(options.key_file)
-        if options.key_stdin:
-            key = _key_from_stdin()
-        return key, Tls(**files)._read() if files["key"] else None
-    except (OSError, ValueError) as error:
-        raise _Refusal(_KEY, str(error)) from None
-
-
-def _key_from_stdin() -> bytes:
-    """The first line, and not a letter of what comes behind it."""
-    line = b""
-    while not line.endswith(b"\n") and (letter := os.read(_STDIN, 1)):
-        line += letter
-    return checked_key(line, "standard input")
-
-
-def _has_port(text: str) -> bool:
-    host, colon, port = text.rpartition(":")
-    return bool(colon) and port.isdigit() and (":" not in host or host.endswith("]"))
-
-
-def _numeric(address: Address) -> str:
-    """The address with a number in place of a name."""
-    if address.path:
-        return address.text
-    try:
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (OSError, UnicodeError) as error:
-        raise _Refusal(_LISTEN, f"cannot listen on {address.text}: {error}") from None
-    return joined(*found[0][4][:2])
-
-
-def _with_port(listen: str) -> str:
-    """The address with a port of the system's choice in place of 0: what is advertised has to be known before it listens."""
-    host, _, port = listen.rpartition(":")
-    if port != "0":
-        return listen
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        try:
-            probe.bind((host.strip("[]"), 0))
-        except OSError as error:
-            raise _Refusal(_LISTEN, f"cannot listen on {listen}: {error.strerror}") from None
-        return joined(host.strip("[]"), probe.getsockname()[1])
-
-
-def _dialled(advertise: str, port: str) -> list[str]:
-    """What other hosts are to dial, as numbers."""
-    whole = advertise if _has_port(advertise) else f"{advertise}:{port}"
-    address = parse(whole)
-    try:
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise _Refusal(_ADVERTISE, f"--advertise {advertise}: its name is not known here: {error}") from None
-    return list(dict.fromkeys(joined(*one[4][:2]) for one in found))
-
-
-async def _advertised(advertise: str | None, dialled: list[str], listening: str) -> str:
-    """How others find this host, for people: that has to lead here, where it can be found out."""
-    host, _, port = listening.rpartition(":")
-    if listening.startswith("unix:"):
-        return listening
-    if advertise is None:
-        return f"{os.uname().nodename}:{port}" if host in _ANY else listening
-    whole = advertise if _has_port(advertise) else f"{advertise}:{port}"
-    for one in dialled:
-        address = parse(one)
-        try:
-            async with asyncio.timeout(_CALL_S):
-                _, writer = await asyncio.open_connection(address.host, address.port)
-        except TimeoutError:
-            _logger.warning("%s does not answer from here; whether it does from other hosts is not known", one)
-        except OSError as error:
-            raise _Refusal(_ADVERTISE, f"--advertise {advertise}: nobody listens at {one}: {error.strerror}") from None
-        else:
-            writer.close()
-    return whole
+        raise Refusal(Status.KEY, str(error)) from None
