@@ -1,4 +1,10 @@
-//! Memory of devices and pinned memory of the host: owned, counted, and copied so that nothing is freed under a copy.
+//! Memory of devices and pinned memory of the host: owned and counted.
+//!
+//! - `copies`: what is done with it in the order of streams, so that nothing is freed under a copy
+//! - `others`: memory that others allocated: pinning it, and whose an address is
+
+mod copies;
+mod others;
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ffi::c_void;
@@ -8,10 +14,11 @@ use std::sync::Arc;
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::platform::Gpu;
-use crate::result::Kind as Found;
 use crate::rocm_compat as rt;
-use crate::stream::{Event, Stream};
 use crate::virtual_memory;
+
+pub use self::copies::InFlight;
+pub use self::others::{Owner, Registered};
 
 /// A part of an allocation, which lives as long as this does.
 #[derive(Debug, Clone)]
@@ -272,218 +279,6 @@ impl Memory {
             bytes_of_driver: raw.reserved.map(i8::cast_unsigned),
             offset: self.offset,
             bytes: self.bytes,
-        })
-    }
-
-    /// Copies bytes of the host's into it and waits. Blocks the thread.
-    ///
-    /// # Errors
-    ///
-    /// When they are not as many as it has, or what the runtime says.
-    pub fn write(&self, bytes: &[u8]) -> Result<(), GpuError> {
-        GpuError::check_range(0, bytes.len(), self.bytes)?;
-        // SAFETY: both ranges are live and as long; whether something else writes the memory meanwhile is the owner's to
-        // order, as with any memory of a device.
-        unsafe { self.copy_now(self.address() as *mut c_void, bytes.as_ptr().cast(), bytes.len()) }
-    }
-
-    /// Copies it into bytes of the host's and waits. Blocks the thread.
-    ///
-    /// # Errors
-    ///
-    /// When they are more than it has, or what the runtime says.
-    pub fn read(&self, bytes: &mut [u8]) -> Result<(), GpuError> {
-        GpuError::check_range(0, bytes.len(), self.bytes)?;
-        // SAFETY: as in `write`.
-        unsafe {
-            self.copy_now(
-                bytes.as_mut_ptr().cast(),
-                self.address() as *const c_void,
-                bytes.len(),
-            )
-        }
-    }
-
-    /// # Safety
-    ///
-    /// Both ranges are live and `bytes` long.
-    unsafe fn copy_now(&self, to: *mut c_void, from: *const c_void, bytes: usize) -> Result<(), GpuError> {
-        match &self.block.gpu {
-            // SAFETY: as the caller promises.
-            Some(gpu) if bytes > 0 => unsafe { gpu.api().copy(to, from, bytes) },
-            None => {
-                // SAFETY: as the caller promises; plain memory and a Rust slice do not overlap.
-                unsafe { std::ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast(), bytes) };
-                Ok(())
-            }
-            Some(_) => Ok(()),
-        }
-    }
-
-    /// Copies it into another in the order of a stream. The host does not wait; both live until it is done.
-    ///
-    /// # Errors
-    ///
-    /// When their lengths differ, or what the runtime says.
-    pub fn copy_to(&self, to: &Self, stream: &Stream) -> Result<InFlight, GpuError> {
-        if self.bytes != to.bytes {
-            return Err(GpuError::refused(format!(
-                "{} bytes do not fit {} bytes",
-                self.bytes, to.bytes
-            )));
-        }
-        let (api, event) = (stream.device().gpu().api(), stream.device().event()?);
-        let (target, source) = (to.address() as *mut c_void, self.address() as *const c_void);
-        let devices = to
-            .device()
-            .map(Device::number)
-            .zip(self.device().map(Device::number));
-        if self.bytes > 0 {
-            // SAFETY: both ranges are live and as long, and `InFlight` keeps them until the stream has come this far.
-            unsafe {
-                match devices {
-                    Some((there, here)) if there != here => {
-                        api.copy_peer_async((target, there), (source, here), self.bytes, stream.raw())
-                    }
-                    _ => api.copy_async(target, source, self.bytes, stream.raw()),
-                }
-            }?;
-        }
-        InFlight::after(stream, event, vec![self.clone(), to.clone()])
-    }
-
-    /// Sets every byte in the order of a stream. The host does not wait.
-    ///
-    /// # Errors
-    ///
-    /// What the runtime says.
-    pub fn fill(&self, value: u8, stream: &Stream) -> Result<InFlight, GpuError> {
-        let (api, event) = (stream.device().gpu().api(), stream.device().event()?);
-        if self.bytes > 0 {
-            // SAFETY: the range is live, and `InFlight` keeps it until the stream has come this far.
-            unsafe { api.set_async(self.address() as *mut c_void, value, self.bytes, stream.raw()) }?;
-        }
-        InFlight::after(stream, event, vec![self.clone()])
-    }
-}
-
-/// Work of a stream and the memory that it uses. Dropping it waits for the work: the memory must not go before.
-#[derive(Debug)]
-#[must_use = "dropping it waits for the work"]
-pub struct InFlight {
-    event: Event,
-    _memory: Vec<Memory>,
-    waits: bool,
-}
-
-impl InFlight {
-    pub(crate) fn after(stream: &Stream, event: Event, memory: Vec<Memory>) -> Result<Self, GpuError> {
-        if let Err(error) = event.record(stream) {
-            // Without an event there is nothing to wait on but the whole stream.
-            stream.synchronize()?;
-            return Err(error);
-        }
-        Ok(Self {
-            event,
-            _memory: memory,
-            waits: true,
-        })
-    }
-
-    /// Whether it is done. Never waits.
-    ///
-    /// # Errors
-    ///
-    /// What went wrong on the device.
-    pub fn is_done(&self) -> Result<bool, GpuError> {
-        self.event.has_come()
-    }
-
-    /// Waits until it is done. Blocks the thread.
-    ///
-    /// # Errors
-    ///
-    /// What went wrong on the device.
-    pub fn wait(&self) -> Result<(), GpuError> {
-        self.event.wait()
-    }
-}
-
-impl InFlight {
-    /// Lets go without a wait: other work, later in the same stream, keeps the same memory.
-    pub(crate) fn forget(mut self) {
-        self.waits = false;
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        if self.waits {
-            // An error says that the device has failed: it writes no more.
-            let _ = self.event.wait();
-        }
-    }
-}
-
-/// Memory of the host's that someone else allocated and that was pinned for devices. Unpinned when this goes.
-#[derive(Debug)]
-pub struct Registered {
-    gpu: Gpu,
-    address: usize,
-}
-
-impl Gpu {
-    /// Pins memory that someone else allocated, so that copies from and to it need not stop on their way.
-    ///
-    /// # Safety
-    ///
-    /// The range stays mapped while the returned value lives, and no copy from or to it is in flight when that goes.
-    ///
-    /// # Errors
-    ///
-    /// When the runtime cannot: it is pinned already, or the limit of locked memory is reached.
-    pub unsafe fn register(&self, address: usize, bytes: usize) -> Result<Registered, GpuError> {
-        // SAFETY: as the caller promises.
-        unsafe { self.api().register_host(address as *mut c_void, bytes) }?;
-        Ok(Registered {
-            gpu: self.clone(),
-            address,
-        })
-    }
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        // SAFETY: registered once, and by the promise of `register` no copy is in flight.
-        let _ = unsafe { self.gpu.api().unregister_host(self.address as *mut c_void) };
-    }
-}
-
-/// Whose memory an address is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Owner {
-    /// The host's, known to no device.
-    Host,
-    /// The host's, pinned or registered.
-    Pinned,
-    /// A device's, by its number.
-    Device(i32),
-    /// Moves between host and device.
-    Managed,
-}
-
-impl Gpu {
-    /// Whose memory an address is. Any address may be asked for; none is touched.
-    ///
-    /// # Errors
-    ///
-    /// What the runtime says.
-    pub fn owner_of(&self, address: usize) -> Result<Owner, GpuError> {
-        Ok(match self.api().kind(address as *const c_void)? {
-            Found::Unknown => Owner::Host,
-            Found::Host => Owner::Pinned,
-            Found::Device(number) => Owner::Device(number),
-            Found::Managed => Owner::Managed,
         })
     }
 }

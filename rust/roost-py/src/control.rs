@@ -3,7 +3,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `class` | the Python class `Control`; `convert` reads what it is given, `notice` makes what it gives |
+//! | `handle` | what a process has of its control thread; `class` is its face in Python, `Control`: `convert` reads what that is given, `notice` makes what it gives |
 //! | `beginning` | starts the thread, with what Python set and the descriptors that a proc was given |
 //! | `restarts` | what a restart policy has seen of one actor |
 //! | `shared` | what Python and the control thread share: two queues, two eventfds, a socket for descriptors; `door` is the thread's side of it |
@@ -31,6 +31,7 @@ mod clock;
 mod convert;
 mod descendants;
 mod door;
+mod handle;
 mod host;
 mod lane;
 mod links;
@@ -50,7 +51,7 @@ mod tombstone;
 
 use pyo3::prelude::*;
 
-pub(crate) use self::class::Control;
+pub(crate) use self::handle::Control;
 pub(crate) use self::links::{LinkCaller, LinkNews, LinkReader, no_descriptors};
 
 /// Add what this module publishes.

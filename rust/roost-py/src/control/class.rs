@@ -1,65 +1,30 @@
-//! The Python class `Control`.
+//! What Python calls on a control thread.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::process;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::sync_channel;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyDict, PyList};
-use roost_core::control::{Bytes, Environ, Launch, Rank, Spawn, TemplateKey, ToAgent, ToClient};
-use roost_core::id::{Incarnation, JobId, ProcId};
-use rustix::process::{child_subreaper, getpid, set_child_subreaper};
+use roost_core::control::{Bytes, Environ, Launch, Rank, Spawn, TemplateKey, ToAgent};
+use roost_core::id::{Incarnation, JobId};
 
-use super::beginning::{
-    agent_config, fail, item, own_hello, standing_config, start_thread, take_descriptor, wanted_host,
-};
-use super::client::{Client, NO_DESCRIPTORS};
+use super::beginning::wanted_host;
 use super::clock::now_ns;
 use super::convert::{
     PolicyTuple, RankTuple, TemplateTuple, environ, mesh_id, nanoseconds, patience, proc_id, proc_ids, rank,
     system_error,
 };
-use super::host::{Basis, Host};
-use super::links::{self, LinkCaller, LinkReader};
-use super::log::Log;
-use super::shared::{Command, Ends, Notice, Shared, What};
-use super::standing::Standing;
-use super::{descendants, memory, notice, socket, tombstone};
+use super::handle::{Control, full};
+use super::shared::Command;
+use super::{notice, socket};
 use crate::node::Node;
 
 /// How long a proc waits at most for its control thread to tell that it is up.
 const UP_WAIT: Duration = Duration::from_secs(10);
-
-/// How long procs may take to end when a `Control` is dropped.
-const DROP_WAIT_NS: u64 = 5_000_000_000;
-
-/// The control thread of this process: the host's agent in the driver, its client in a proc.
-///
-/// Every method returns at once; what comes of it is told by `drain`.
-#[pyclass(frozen, module = "roost._roost")]
-pub(crate) struct Control {
-    shared: Arc<Shared>,
-    ends: Ends,
-    /// The process that it works in; a fork of that has no thread.
-    pid: u32,
-    agent: Option<AgentSide>,
-    /// Where a proc's interpreter writes its stacks: the same file, under the same number, as in the thread's table.
-    stacks: Option<OwnedFd>,
-    is_closed: AtomicBool,
-}
-
-/// What only the driver has.
-struct AgentSide {
-    log: Arc<Log>,
-    drain_logs: Duration,
-    was_subreaper: bool,
-}
 
 #[expect(clippy::needless_pass_by_value, reason = "Python's lists arrive as vectors")]
 #[pymethods]
@@ -67,55 +32,13 @@ impl Control {
     /// Start the agent of this host in this process, the driver.
     #[staticmethod]
     fn start_agent(py: Python<'_>, job: [u8; 16], proc: u64, config: &Bound<'_, PyDict>) -> PyResult<Self> {
-        let (job, proc) = (JobId(job), proc_id(proc)?);
-        let own = own_hello(py, job, proc, Incarnation::default());
-        let config_value = agent_config(py, job, proc, config)?;
-        let drain_logs = Duration::from_secs_f64(item(config, "drain_logs_s")?.unwrap_or(1.0));
-        let was_subreaper = child_subreaper().is_ok_and(|reaper| reaper.is_some());
-        set_child_subreaper(Some(getpid())).map_err(system_error)?;
-        let log = Log::start()?;
-        let log_for_thread = log.clone();
-        let link = start_thread(&[], move |door, _| {
-            // Started in the thread, so that everything it opens is in its own table.
-            match Basis::open(&door) {
-                Ok(basis) => Host::run_root((config_value, own), door, log_for_thread, basis),
-                Err(error) => fail(door, &error),
-            }
-        })?;
-        let agent = Some(AgentSide {
-            log,
-            drain_logs,
-            was_subreaper,
-        });
-        Ok(Self::new(link, agent, None))
+        Self::agent(py, JobId(job), proc_id(proc)?, config)
     }
 
     /// Start the agent of this host, which other hosts' drivers call; "listening" tells where.
     #[staticmethod]
     fn start_station(py: Python<'_>, config: &Bound<'_, PyDict>) -> PyResult<Self> {
-        let (standing, proofs) = standing_config(py, config)?;
-        let was_subreaper = child_subreaper().is_ok_and(|reaper| reaper.is_some());
-        set_child_subreaper(Some(getpid())).map_err(system_error)?;
-        let (opened, is_open) = sync_channel(1);
-        let link = start_thread(&[], move |door, _| {
-            // Opened in the thread, so that the listener is in its own table.
-            match Standing::open(standing, proofs, door) {
-                Ok(standing) => {
-                    let _ = opened.send(Ok(()));
-                    standing.run();
-                }
-                Err(error) => drop(opened.send(Err(error))),
-            }
-        })?;
-        let opened = py.detach(move || is_open.recv());
-        opened.map_err(|_| PyRuntimeError::new_err("the control thread ended at once"))??;
-        let log = Log::start()?;
-        let agent = Some(AgentSide {
-            log,
-            drain_logs: Duration::ZERO,
-            was_subreaper,
-        });
-        Ok(Self::new(link, agent, None))
+        Self::station(py, config)
     }
 
     /// Call a host at the first of its addresses that answers; "host" notices with this number tell what comes of it.
@@ -157,26 +80,7 @@ impl Control {
         incarnation: u32,
         fds: HashMap<String, i32>,
     ) -> PyResult<Self> {
-        let own = own_hello(py, JobId(job), proc_id(proc)?, Incarnation(incarnation));
-        let mut fds = fds;
-        for name in ["tombstone_a", "tombstone_b"] {
-            tombstone::hold(take_descriptor(&mut fds, name)?)?;
-        }
-        let control = take_descriptor(&mut fds, "control")?;
-        let driver = take_descriptor(&mut fds, "driver")?;
-        let mark = descendants::mark(JobId(job), Some(proc_id(proc)?), Incarnation(incarnation));
-        let stacks = memory::file("roost-stacks", &[]).map_err(system_error)?;
-        let kept = [control.as_fd(), driver.as_fd(), stacks.as_fd()];
-        let link = start_thread(&kept, move |door, mut given| {
-            let (Some(stacks), Some(driver), Some(control)) = (given.pop(), given.pop(), given.pop()) else {
-                return;
-            };
-            match Client::watch_all(&control, &driver, &door) {
-                Ok(epoll) => Client::new(epoll, (control, driver, stacks), door, (mark, own)).run(),
-                Err(error) => fail(door, &error.into()),
-            }
-        })?;
-        Ok(Self::new(link, None, Some(stacks)))
+        Self::client(py, (JobId(job), proc_id(proc)?, Incarnation(incarnation)), fds)
     }
 
     /// An eventfd, readable when `drain` has something.
@@ -187,22 +91,9 @@ impl Control {
 
     /// All notices so far, in order.
     fn drain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        self.check_process()?;
         let list = PyList::empty(py);
-        for Notice { what, has_descriptor } in self.shared.take_notices(&self.ends) {
-            let descriptor = if has_descriptor {
-                self.take_descriptor()
-            } else {
-                None
-            };
-            let what = if has_descriptor && descriptor.is_none() {
-                self.lost(what)?
-            } else {
-                Some(what)
-            };
-            if let Some(what) = what {
-                list.append(notice::tuple(py, what, descriptor)?)?;
-            }
+        for (what, descriptor) in self.notices()? {
+            list.append(notice::tuple(py, what, descriptor)?)?;
         }
         Ok(list)
     }
@@ -440,110 +331,7 @@ impl Control {
         }
         let until_ns = now_ns().saturating_add(nanoseconds(timeout_s)?);
         self.command(Command::Close { until_ns })?;
-        py.detach(|| {
-            // What comes after the procs' end has bounds of its own.
-            self.shared
-                .wait_ended(Duration::from_secs_f64(timeout_s) + Duration::from_secs(3));
-            if let Some(agent) = &self.agent {
-                agent.log.flush(agent.drain_logs);
-                agent.log.close();
-                if !agent.was_subreaper {
-                    let _ = set_child_subreaper(None);
-                }
-            }
-        });
+        py.detach(|| self.wait_ended(Duration::from_secs_f64(timeout_s)));
         Ok(())
     }
-}
-
-impl Drop for Control {
-    /// Dropped without `close`: what it started is ended all the same, without waiting for it.
-    fn drop(&mut self) {
-        if process::id() == self.pid && !self.is_closed.swap(true, Ordering::Relaxed) {
-            let until_ns = now_ns().saturating_add(DROP_WAIT_NS);
-            // Where there is no room for it, the end of this process is what ends the procs.
-            let _ = self.command(Command::Close { until_ns });
-            if let Some(agent) = &self.agent {
-                agent.log.close();
-            }
-        }
-    }
-}
-
-impl Control {
-    fn new((shared, ends): (Arc<Shared>, Ends), agent: Option<AgentSide>, stacks: Option<OwnedFd>) -> Self {
-        Self {
-            shared,
-            ends,
-            pid: process::id(),
-            agent,
-            stacks,
-            is_closed: AtomicBool::new(false),
-        }
-    }
-
-    /// Begin to tell of links to memory; once a process.
-    pub(crate) fn open_links(&self) -> PyResult<(LinkCaller, LinkReader)> {
-        self.check_process()?;
-        let (caller, reader, end, socket) = links::pair(&self.shared, &self.ends).map_err(system_error)?;
-        // The descriptor lies there before the command that takes it.
-        socket::send(&self.ends.handover, &[0], &[socket.as_fd()]).map_err(system_error)?;
-        self.command(Command::Links(end))?;
-        Ok((caller, reader))
-    }
-
-    fn check_process(&self) -> PyResult<()> {
-        if process::id() == self.pid {
-            return Ok(());
-        }
-        let text = format!(
-            "this process is a fork of process {}, in which roost was started; roost does not work in a fork",
-            self.pid
-        );
-        Err(PyRuntimeError::new_err(text))
-    }
-
-    fn say(&self, message: ToAgent) -> PyResult<()> {
-        self.check_process()?;
-        self.command(Command::Message(message, false))
-    }
-
-    fn command(&self, command: Command) -> PyResult<()> {
-        self.shared.commands(&self.ends, [command]).map_err(|_| full())
-    }
-
-    fn take_descriptor(&self) -> Option<OwnedFd> {
-        socket::receive(&self.ends.handover, &mut [0])
-            .ok()?
-            .descriptors
-            .pop()
-    }
-
-    /// A notice lost its descriptor, because this process has none left: say so to both sides.
-    fn lost(&self, what: What) -> PyResult<Option<What>> {
-        match what {
-            What::Message(ToClient::Connected { proc, .. }) => self.lane_lost(proc),
-            What::Lane(end) => self.lane_lost(end.proc),
-            What::Message(ToClient::Segment { from, segment, .. }) => {
-                self.say(ToAgent::SegmentAck {
-                    to: from,
-                    segment,
-                    ok: false,
-                })?;
-                Ok(None)
-            }
-            what => Ok(Some(what)),
-        }
-    }
-
-    fn lane_lost(&self, proc: ProcId) -> PyResult<Option<What>> {
-        let reason = NO_DESCRIPTORS.to_owned();
-        self.say(ToAgent::ConnectLost { proc, reason })?;
-        let reason = "no file descriptors left for a data lane (EMFILE)".to_owned();
-        Ok(Some(ToClient::ConnectFailed { proc, reason }.into()))
-    }
-}
-
-fn full() -> PyErr {
-    PyRuntimeError::new_err("the control thread takes no requests any more: too many wait")
 }

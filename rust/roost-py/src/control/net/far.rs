@@ -1,6 +1,7 @@
-//! The data lanes of one process to procs of other hosts, until each goes to the event loop: who dials, who is expected,
-//! proofs, and dialling again. `linking`: its links to memory there, which `links` keeps until they are made.
+//! The data lanes of one process to procs of other hosts, until each goes to the event loop: who is expected, and proofs.
+//! `calling` dials, in turn and again; `linking`: its links to memory there, which `links` keeps until they are made.
 
+mod calling;
 mod linking;
 mod links;
 
@@ -15,15 +16,8 @@ use roost_core::wire::{Hello, Stripe};
 pub(crate) use self::links::LinkMade;
 use self::links::Links;
 use super::address::Address;
-use super::greeter::{Attempt, Failed, Greeter, Outcome, RECONNECT_NS, retry_pause_ns};
+use super::greeter::{Attempt, Failed, Greeter, Outcome};
 use super::stream::Stream;
-
-/// A peer that the root sees and that is not reached from here for so long is given up by this process.
-const UNREACHABLE_NS: u64 = 30_000_000_000;
-
-/// Connections that are made at once. All others wait for their turn: a thousand handshakes side by side would all be late on a
-/// busy machine, and all would begin again.
-const CALLS_MAX: usize = 32;
 
 /// Connections that came before this process was told of them.
 const EARLY_MAX: usize = 64;
@@ -174,37 +168,6 @@ impl FarLanes {
         own.chain(self.greeter.next_wakeup_ns()).min()
     }
 
-    /// Call this life of a proc.
-    pub(crate) fn dial(
-        &mut self,
-        now_ns: u64,
-        proc: ProcId,
-        (incarnation, slot, session): (Incarnation, Option<u32>, u64),
-        (host, addresses): (HostId, Vec<Address>),
-    ) {
-        self.forget(proc);
-        let way = Way::Dials {
-            host,
-            addresses,
-            connections: 0,
-            attempt: None,
-            queued: false,
-            retry_at_ns: None,
-            tries: 0,
-            since_ns: now_ns,
-        };
-        self.peers.insert(
-            proc,
-            Peer {
-                incarnation,
-                slot,
-                session,
-                way,
-            },
-        );
-        self.call(now_ns, proc);
-    }
-
     /// This life of a proc will call.
     pub(crate) fn expect(&mut self, proc: ProcId, incarnation: Incarnation, slot: Option<u32>, session: u64) {
         self.forget(proc);
@@ -241,30 +204,6 @@ impl FarLanes {
         }
         // The agent counts those that are not proved, and this one will never be.
         self.news.push(News::Greeted);
-    }
-
-    /// A connection to this proc is wanted where there is none. False when it is the other end that dials, which has to be
-    /// asked.
-    pub(crate) fn redial(&mut self, now_ns: u64, proc: ProcId) -> bool {
-        let Some(peer) = self.peers.get_mut(&proc) else {
-            return true;
-        };
-        let Way::Dials {
-            attempt,
-            queued,
-            retry_at_ns,
-            tries,
-            since_ns,
-            ..
-        } = &mut peer.way
-        else {
-            return false;
-        };
-        if attempt.is_none() && !*queued && retry_at_ns.is_none() {
-            (*tries, *since_ns) = (0, now_ns);
-            self.call(now_ns, proc);
-        }
-        true
     }
 
     /// A proc, or the life of it that was known, has ended.
@@ -339,132 +278,6 @@ impl FarLanes {
         self.expire_links(now_ns, |_| false);
         self.call_links(now_ns);
         std::mem::take(&mut self.news)
-    }
-
-    /// Whether one more may be called now.
-    fn has_turn(&self) -> bool {
-        self.dialled.len() < CALLS_MAX
-    }
-
-    fn call_queued(&mut self, now_ns: u64) {
-        while self.has_turn()
-            && let Some(proc) = self.queue.pop_front()
-        {
-            if let Some(Peer {
-                way:
-                    Way::Dials {
-                        queued: queued @ true,
-                        since_ns,
-                        tries,
-                        ..
-                    },
-                ..
-            }) = self.peers.get_mut(&proc)
-            {
-                *queued = false;
-                if *tries == 0 {
-                    *since_ns = now_ns;
-                }
-                self.call(now_ns, proc);
-            }
-        }
-    }
-
-    fn call(&mut self, now_ns: u64, proc: ProcId) {
-        let has_turn = self.has_turn();
-        let (own, Some(trust)) = (self.own, &self.trust) else {
-            return;
-        };
-        let Some(Peer {
-            way:
-                Way::Dials {
-                    host,
-                    addresses,
-                    attempt,
-                    queued,
-                    retry_at_ns,
-                    connections,
-                    ..
-                },
-            ..
-        }) = self.peers.get_mut(&proc)
-        else {
-            return;
-        };
-        *retry_at_ns = None;
-        if !has_turn {
-            *queued = true;
-            return self.queue.push_back(proc);
-        }
-        let preamble = Hello {
-            to: Some(proc),
-            ..own
-        }
-        .encode();
-        match trust.dial(&preamble, *host) {
-            Ok(proof) => {
-                *connections += 1;
-                let number =
-                    self.greeter
-                        .dial(now_ns, RECONNECT_NS, addresses.iter().cloned(), preamble, proof);
-                *attempt = Some(number);
-                self.dialled.insert(number, Dialled::Lane(proc));
-            }
-            Err(error) => {
-                self.peers.remove(&proc);
-                self.news.push(News::GivenUp {
-                    proc,
-                    reason: error.to_string(),
-                });
-            }
-        }
-    }
-
-    /// A call has come to an end.
-    fn answered(&mut self, now_ns: u64, proc: ProcId, outcome: Outcome) {
-        let Some(peer) = self.peers.get_mut(&proc) else {
-            return;
-        };
-        let Way::Dials {
-            attempt,
-            retry_at_ns,
-            tries,
-            since_ns,
-            connections,
-            ..
-        } = &mut peer.way
-        else {
-            return;
-        };
-        *attempt = None;
-        match outcome {
-            Outcome::Made(stream, _) => {
-                *tries = 0;
-                let connection = *connections;
-                self.news.push(peer.ready(proc, stream, connection));
-            }
-            Outcome::Failed(failed) => {
-                // Also where no proof was accepted: somebody in between may have changed it, and both are of one job.
-                if now_ns.saturating_sub(*since_ns) >= UNREACHABLE_NS {
-                    let reason = format!("it is not reached from here: {failed}");
-                    self.peers.remove(&proc);
-                    self.news.push(News::GivenUp { proc, reason });
-                    return;
-                }
-                // Who is silent was waited for already.
-                *tries = if matches!(failed, Failed::Silent(_)) {
-                    0
-                } else {
-                    *tries + 1
-                };
-                let pause_ns = retry_pause_ns(tries.saturating_sub(1));
-                self.jitter = self
-                    .jitter
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1_442_695_040_888_963_407);
-                *retry_at_ns = Some(now_ns + pause_ns / 2 + (self.jitter >> 33) % (pause_ns / 2));
-            }
-        }
     }
 
     /// A caller has proved itself.
