@@ -4,7 +4,7 @@ import gc
 import os
 import time
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 # Every process that a test starts inherits this variable, whatever becomes of its parents.
@@ -47,11 +47,11 @@ def descriptors():
     """This process's descriptors, in the file tables of all its threads."""
     found = set()
     for task in Path("/proc/self/task").iterdir():
-        for entry in (task / "fd").iterdir():
-            try:
-                found.add((task.name if task.name != str(os.getpid()) else "main", entry.name, os.readlink(entry)))
-            except OSError:
-                continue  # It was the one that lists them.
+        # One that has ended meanwhile, of threads or of descriptors: that which lists them.
+        with suppress(OSError):
+            for entry in (task / "fd").iterdir():
+                with suppress(OSError):
+                    found.add((task.name if task.name != str(os.getpid()) else "main", entry.name, os.readlink(entry)))
     return found
 
 
@@ -65,17 +65,29 @@ def eventually(condition, within_s=20.0):
     return True
 
 
+def left_behind(found, before, within_s=20.0):
+    """What there is beyond what there was, when that has had some time to go."""
+    end = time.monotonic() + within_s
+    while True:
+        left = {name: seen for name, seen in found().items() if name not in before}
+        if not left or time.monotonic() > end:
+            return left
+        # To look takes a while: each process of the machine is asked for its environment.
+        time.sleep(0.01)
+
+
 @contextmanager
 def leaving_nothing():
     gc.collect()
-    before = started_here(), descriptors(), set(os.listdir("/dev/shm"))
+    # Tests that run beside this one have some shared memory for a while.
+    kinds = {
+        "processes": started_here,
+        "descriptors": lambda: dict.fromkeys(descriptors()),
+        "shared memory": lambda: dict.fromkeys(os.listdir("/dev/shm")),
+    }
+    before = {kind: found().keys() for kind, found in kinds.items()}
     yield
     gc.collect()
-    eventually(lambda: not started_here().keys() - before[0].keys())
-    left = {pid: seen for pid, seen in started_here().items() if pid not in before[0]}
-    assert left == {}, f"processes are left behind: {left}"
-    eventually(lambda: not descriptors() - before[1])
-    assert descriptors() - before[1] == set(), f"descriptors are left open: {descriptors() - before[1]}"
-    # Tests that run beside this one have some for a while.
-    eventually(lambda: set(os.listdir("/dev/shm")) <= before[2])
-    assert set(os.listdir("/dev/shm")) <= before[2], "shared memory is left behind"
+    for kind, found in kinds.items():
+        left = left_behind(found, before[kind])
+        assert left == {}, f"{kind}: left behind are {left}"
