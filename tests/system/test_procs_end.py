@@ -40,8 +40,9 @@ def test_a_big_proc_is_heard_long_before_its_memory_is_free(mebibytes):
     with Driver() as driver:
         if mebibytes << 20 > os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 3 // 4:
             pytest.skip("not so much memory is free")
-        seconds = []
-        for _ in range(3):
+        # The best shows what it takes, however busy the machine is with something else.
+        seconds = [1.0]
+        while min(seconds) > 0.02 and len(seconds) < 4:
             [proc], [pid] = driver.up(1, (lives.hold, mebibytes), policy=policy(1))
             seconds.append(kill_and_hear(driver, proc, pid, status="dead"))
             # The next incarnation starts only when the memory is free.
