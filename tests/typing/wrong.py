@@ -1,6 +1,6 @@
 """What type checkers must refuse: each line's error is expected, and an error that is not there is one.
 
-Never run, checked by test_typing.py: strict checkers complain of an ignore that ignores nothing.
+Never run, checked by mypy and basedpyright (`make check`): strict checkers complain of an ignore that ignores nothing.
 """
 
 # pyright: reportUnnecessaryTypeIgnoreComment=error
