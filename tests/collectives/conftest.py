@@ -1,16 +1,24 @@
-"""What tests of collectives share: their actors lie beside them, and run over gloo, and over RCCL by its stand-in."""
+"""What tests of collectives share: their actors lie beside them, and run over gloo, and over RCCL by its stand-in.
+
+The tests of a module have one loop, and so one job, all of whose procs are forked from one template that has imported torch.
+"""
 
 import os
 import sys
 
 import pytest
+from leftovers import leaving_nothing
 
 sys.path.append(os.path.dirname(__file__))
 
 
-@pytest.fixture(autouse=True)
-def needs_torch():
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left_of_the_job():
+    """Nothing of it, when its loop has ended."""
+    # Whose threads stay.
     pytest.importorskip("torch")
+    with leaving_nothing():
+        yield
 
 
 @pytest.fixture(scope="session")

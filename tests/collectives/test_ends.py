@@ -9,7 +9,7 @@ import pytest
 from roost import Restart, this_host
 from roost.errors import ActorDied, CollectiveError, MeshError
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("nothing_left")]
+pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
 
 PRELOAD = ["torch", "computing"]
 SIZE = 8

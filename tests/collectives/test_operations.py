@@ -1,15 +1,16 @@
 """Every collective with every dtype and odd sizes, and the groups that meshes make."""
 
 import pytest
+import pytest_asyncio
 
 from roost import ProcessHosts, this_host
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("nothing_left")]
+pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
 
 PRELOAD = ["torch", "computing"]
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def members(libraries):
     from computing import Member
 

@@ -8,7 +8,7 @@ import pytest
 
 from roost import Restart, this_host
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("nothing_left")]
+pytestmark = [pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
 
 SIZE = 3
 

@@ -126,6 +126,21 @@ async def test_on_a_loop_with_is_refused():
         pass
 
 
+def test_a_driver_that_is_killed_leaves_nothing():
+    program = (
+        "import asyncio, os, far\nfrom roost import ProcessHosts\n"
+        "async def main():\n"
+        "    async with ProcessHosts(2) as hosts, hosts.spawn_procs({'gpus': 2}) as procs:\n"
+        "        await procs.spawn('residents', far.Resident).life.call()\n"
+        "        os.kill(os.getpid(), 9)\n"
+        "asyncio.run(main())\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=False, cwd=os.path.dirname(__file__)
+    )
+    assert run.returncode == -9
+
+
 def test_an_agent_ends_with_the_process_that_started_it():
     program = (
         "import os, subprocess, sys\n"
