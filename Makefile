@@ -14,8 +14,9 @@ FUZZ_SECONDS ?= 60
 FUZZ_INPUTS ?= 0
 FUZZ_TARGETS ?=
 PYTEST ?= -q
-# Tests with real processes mostly wait. A file's tests share what it starts; in the order of names the longest come first.
-SIDE_BY_SIDE := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Tests with real processes mostly wait: two files at a time leave two processors idle for most of it. A file's tests share what it
+# starts; in the order of names the longest come first.
+SIDE_BY_SIDE := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 ASAN := env RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address
 
 help:  ## this list
