@@ -173,6 +173,11 @@ async def test_more_hosts_come_from_those_that_are_given(server):
         assert [one.host for one in (await job.ready()).hosts] == ["n1", "n2"]
         with pytest.raises(JobError, match="no host is free: hosts= gives 2"):
             await job.resize("trainers", 3)
+        # One that is given back and taken again is another agent, at another port.
+        await job.resize("trainers", 1)
+        await job.resize("trainers", 2)
+        async with await job.state(timeout=20) as hosts, hosts.trainers.spawn_procs() as procs:
+            assert list(await procs.spawn("workers", Worker).add.call(1)) == [11, 11]
     finally:
         await job.kill()
 

@@ -53,7 +53,8 @@ class ProcessesJob(Job):
 
     def _started(self, record: Record, part: Part, place: int, host: str = "") -> str:
         """Start a host's process; gives by what it is known later."""
-        with open(record.log_file(part, place), "ab") as log:
+        # Anew: what a host that was given back has written here is not this one's.
+        with open(record.log_file(part, place), "wb") as log:
             process = self._start(record, part, place, log, host)
         _children[process.pid] = process
         return f"{process.pid}@{_started_at(process.pid)}@{host}"

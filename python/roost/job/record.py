@@ -17,7 +17,17 @@ from roost.keys import make_key
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Announced", "Part", "Record", "announced", "default_folder", "exclusively", "new_record", "read_record"]
+__all__ = [
+    "Announced",
+    "Part",
+    "Record",
+    "announced",
+    "default_folder",
+    "exclusively",
+    "new_record",
+    "read_record",
+    "tell_of",
+]
 
 _FORMAT = 1
 _FILE = "job.json"
@@ -171,6 +181,23 @@ def announced(folder: str) -> dict[int, Announced]:
         except FileNotFoundError:
             continue  # it has just ended
     return found
+
+
+def tell_of(folder: str, place: int, address: str, name: str) -> None:
+    """Say in a folder where the agent at a place listens, in its stead: it cannot write there.
+
+    Args:
+        folder: as of `announced`.
+        place: its place.
+        address: where it listens.
+        name: what it calls itself.
+    """
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    path = os.path.join(folder, str(place))
+    new = f"{path}.{os.getpid()}.new"
+    with open(new, "w", encoding="utf-8") as file:
+        json.dump({"address": address, "name": name, "pid": 0}, file)
+    os.replace(new, path)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -12,10 +11,12 @@ import sys
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, ClassVar
 
+from roost.addresses import joined
 from roost.errors import JobError, Unavailable
 from roost.job.agent import agent_command
 from roost.job.logs import last_lines
 from roost.job.processes import ProcessesJob
+from roost.job.record import tell_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -156,6 +157,10 @@ class SshJob(ProcessesJob):
         command = self._command(host, self._dialled(host))
         path = _fifo(record, part, place)
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        # Of a host that was given back, whose place this one takes.
+        for left in (path, os.path.join(record.hosts_folder(part, 0), str(place))):
+            with suppress(FileNotFoundError):
+                os.unlink(left)
         os.mkfifo(path, 0o600)
         # Open at both ends in the client itself, it lasts as long as that does.
         fifo = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -190,14 +195,8 @@ class SshJob(ProcessesJob):
             if found is None:
                 return
             host = part.id.split(",")[place].split("@", 2)[2]
-            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-            port = found[1].decode().rpartition(":")[2]
-            dialled = self._dialled(host)
-            address = f"[{dialled}]:{port}" if ":" in dialled else f"{dialled}:{port}"
-            new = f"{path}.{os.getpid()}.new"
-            with open(new, "w", encoding="utf-8") as file:
-                json.dump({"address": address, "name": _name_of(host), "pid": 0}, file)
-            os.replace(new, path)
+            address = joined(self._dialled(host), found[1].decode().rpartition(":")[2])
+            tell_of(record.hosts_folder(part, 0), place, address, _name_of(host))
 
     def _why(self, record: Record, part: Part, place: int, how: str) -> str:
         host = part.id.split(",")[place].split("@", 2)[2]
