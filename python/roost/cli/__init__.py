@@ -1,4 +1,4 @@
-"""The commands of `python -m roost`: `host`, `key`, `doctor`, `job` and `shell`, a module each."""
+"""The commands of `roost`, which is `python -m roost`: `host`, `key`, `doctor`, `job`, `shell` and `completion`, a module each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from roost._roost import __version__
-from roost.cli import doctor, host, job, key, shell
+from roost.cli import completion, doctor, host, job, key, shell
+from roost.cli.program import program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,11 +23,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: what stands behind the program's name; what this process was given when left out.
     """
-    parser = argparse.ArgumentParser(prog="python -m roost", description="Roost on a host of its own.")
+    parser = argparse.ArgumentParser(
+        prog=program(), description="Roost on a host of its own, and the jobs that have hosts."
+    )
     parser.add_argument("--version", action="version", version=f"roost {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (host, key, doctor, job, shell):
+    for command in (host, key, doctor, job, shell, completion):
         command.add_to(commands)
+    parser.set_defaults(root=parser)
     options = parser.parse_args(arguments)
     try:
         return int(options.run(options))

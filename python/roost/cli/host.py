@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from roost.cli.announcing import announced
 from roost.cli.host_settings import ANY_ADDRESS, STDIN, Refusal, Status, calls_of, config_of, shown_address
+from roost.cli.program import program
 
 if TYPE_CHECKING:
     from roost._roost import Control
@@ -96,7 +97,7 @@ def _run(options: argparse.Namespace) -> int:
     try:
         return asyncio.run(_Agent(options).live())
     except Refusal as refusal:
-        print(f"python -m roost host: {refusal}", file=sys.stderr)  # noqa: T201 - what a command says
+        print(f"{program()} host: {refusal}", file=sys.stderr)  # noqa: T201 - what a command says
         return refusal.status
 
 

@@ -8,6 +8,7 @@ import runpy
 import sys
 from typing import TYPE_CHECKING, Any
 
+from roost.cli.program import program
 from roost.errors import RoostError
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def _run(options: argparse.Namespace) -> int:
         job = job_in(options.job)
         return _ACTIONS[options.action](job, options)
     except (RoostError, LookupError, ValueError, TypeError, OSError) as error:
-        print(f"python -m roost job {options.action}: {error}", file=sys.stderr)  # noqa: T201 - what a command says
+        print(f"{program()} job {options.action}: {error}", file=sys.stderr)  # noqa: T201 - what a command says
         return 1
 
 

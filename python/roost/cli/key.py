@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from roost.cli.program import program
 from roost.keys import make_key
 
 if TYPE_CHECKING:
@@ -30,6 +31,6 @@ def _run(options: argparse.Namespace) -> int:
     try:
         make_key(options.file)
     except OSError as error:
-        print(f"python -m roost key: {error}", file=sys.stderr)  # noqa: T201 - what a command says
+        print(f"{program()} key: {error}", file=sys.stderr)  # noqa: T201 - what a command says
         return 1
     return 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import roost
 from roost.cli.job import job_in
+from roost.cli.program import program
 from roost.errors import RoostError
 
 if TYPE_CHECKING:
@@ -49,6 +50,6 @@ def _run(options: argparse.Namespace) -> int:
             banner = _BANNER.format(status=job.status().result(), mesh=next(iter(hosts)))
             code.interact(banner=banner, local=names, exitmsg="")
     except (RoostError, LookupError, ValueError, TypeError, OSError) as error:
-        print(f"python -m roost shell: {error}", file=sys.stderr)  # noqa: T201 - what a command says
+        print(f"{program()} shell: {error}", file=sys.stderr)  # noqa: T201 - what a command says
         return 1
     return 0
