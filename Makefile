@@ -2,7 +2,7 @@
 # PYTHON=python3.12 chooses the interpreter; everything stays inside this folder.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-slurm hip test test-rust test-python test-rdma test-slurm test-kubernetes test-gpu-settings check format sim bench bench-peers bench-rdma bench-training bench-collectives check-instructions wheel fuzz asan chaos soak soak-training clean
+.PHONY: help demo demo-slurm hip test test-rust test-python test-rdma test-slurm test-kubernetes test-skypilot test-gpu-settings check format sim bench bench-peers bench-rdma bench-training bench-collectives check-instructions wheel fuzz asan chaos soak soak-training clean
 
 SETUP := @scripts/setup.sh
 RUN := @scripts/run.sh
@@ -68,6 +68,10 @@ test-kubernetes:  ## jobs on a real Kubernetes control plane with three small no
 	$(SAY) "Kubernetes"
 	@scripts/mini_kubernetes.py prepare
 	$(RUN) python -m pytest -m "" tests/job/test_kubernetes_cluster.py tests/job/test_kubernetes_schemas.py $(PYTEST)
+
+test-skypilot:  ## what jobs ask of SkyPilot, held against its real SDK (in an environment of its own, some 460 MB, once)
+	$(SETUP) test extension
+	@scripts/skypilot.sh python -m pytest tests/job/test_skypilot_sdk.py $(PYTEST)
 
 test-gpu-settings:  ## where a GPU's libraries are missing, or have no device: what is said, and the tests that ask for GPUs
 	$(SETUP) test torch extension

@@ -7,7 +7,7 @@ import yaml
 
 from roost.errors import Unavailable
 from roost.job import KubernetesJob, MeshSpec
-from roost.job.kubernetes_documents import merged
+from roost.job.documents import merged
 from roost.job.kubernetes_log import PodLog
 from roost.job.kubernetes_pods import by_rank
 

@@ -6,6 +6,7 @@ from roost.job.kubernetes import KubernetesJob
 from roost.job.logs import LogLines
 from roost.job.opening import JobState
 from roost.job.processes import ProcessJob
+from roost.job.skypilot import SkyPilotJob
 from roost.job.slurm import SlurmJob
 from roost.job.spec import MeshSpec
 from roost.job.ssh import SshJob
@@ -22,6 +23,7 @@ __all__ = [
     "LogLines",
     "MeshSpec",
     "ProcessJob",
+    "SkyPilotJob",
     "SlurmJob",
     "SshJob",
 ]

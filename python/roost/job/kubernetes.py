@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from roost.errors import JobError, RoostError
+from roost.job.documents import as_yaml
 from roost.job.job import Job
 from roost.job.knowing import Look
 from roost.job.kubernetes_api import SilentApiError
@@ -16,7 +17,6 @@ from roost.job.kubernetes_cluster import Cluster, namespace_of
 from roost.job.kubernetes_documents import (
     Run,
     agent_container,
-    as_yaml,
     network_policy,
     object_name,
     secret,
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Self
 
+    from roost.job.documents import Document
     from roost.job.knowing import Agent
-    from roost.job.kubernetes_api import Document
     from roost.job.kubernetes_look import Seen
     from roost.job.kubernetes_pods import AgentEnd
     from roost.job.spec import MeshSpec
@@ -177,7 +177,7 @@ class KubernetesJob(Job):
         else:
             run = Run(self.name, "RUN", self._settings)
             shown = [secret(run, "KEY", "{}"), *self._documents(run)]
-        return as_yaml(shown)
+        return as_yaml(shown, "kubernetes")
 
     def logs(self, mesh: str, rank: int = 0, *, follow: bool = False) -> LogLines:
         """As of `Job`: what its agent's container writes; of one that has gone, its last lines."""

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import ModuleType
 
-__all__ = ["Api", "ConflictError", "Document", "ExpiredError", "MissingError", "SilentApiError", "events_in", "library"]
+    from roost.job.documents import Document
 
-Document = dict[str, Any]
+__all__ = ["Api", "ConflictError", "ExpiredError", "MissingError", "SilentApiError", "events_in", "library"]
 
 # How long the API server has to take a connection, and to answer.
 _CONNECT_S, _ANSWER_S = 5.0, 30.0

@@ -18,7 +18,7 @@ from roost.job.kubernetes_watch import View
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from roost.job.kubernetes_api import Document
+    from roost.job.documents import Document
     from roost.job.record import Record
 
 __all__ = ["Cluster", "namespace_of"]

@@ -6,17 +6,17 @@ import shlex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roost.job.agent import agent_command
-from roost.job.kubernetes_api import library
+from roost.job.documents import merged
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from roost.job.kubernetes_api import Document
+    from roost.job.documents import Document
     from roost.job.spec import MeshSpec
 
 __all__ = [
-    "AGENT", "KINDS", "MESH", "RECORD", "RUN", "Run", "agent_container", "as_yaml", "merged", "network_policy", "object_name", "secret",
-    "service", "stateful_set",
+    "AGENT", "KINDS", "MESH", "RECORD", "RUN", "Run", "agent_container", "network_policy", "object_name", "secret", "service",
+    "stateful_set",
 ]  # fmt: skip
 
 RUN = "roost/run"
@@ -220,42 +220,3 @@ def _resources(spec: MeshSpec, settings: Mapping[str, Any]) -> Document:
         # No limit: who may use no more than so much is held up in the midst of a step.
         requests["cpu"] = str(spec.cpus)
     return {name: amounts for name, amounts in (("requests", requests), ("limits", limits)) if amounts}
-
-
-def merged(base: Any, more: Any) -> Any:
-    """A document with what another one adds or changes: lists of things with names by their names, other lists one behind the other."""
-    if isinstance(base, dict) and isinstance(more, dict):
-        found = dict(base)
-        for key, value in more.items():
-            found[key] = merged(base[key], value) if key in base else value
-        return found
-    if isinstance(base, list) and isinstance(more, list):
-        named = {one["name"]: one for one in more if isinstance(one, dict) and "name" in one}
-        known = [one["name"] for one in base if isinstance(one, dict) and "name" in one]
-        changed = [
-            merged(one, named[one["name"]]) if isinstance(one, dict) and one.get("name") in named else one
-            for one in base
-        ]
-        return changed + [one for one in more if not (isinstance(one, dict) and one.get("name") in known)]
-    return more
-
-
-def as_yaml(documents: list[Document]) -> str:
-    """Documents for people.
-
-    Raises:
-        Unavailable: what writes YAML is not installed.
-    """
-    yaml = library("yaml")
-
-    class Dumper(yaml.SafeDumper):  # type: ignore[misc, name-defined]  # of a module that is imported by its name
-        """Repeats what is there twice, and shows scripts as they are."""
-
-        def ignore_aliases(self, _data: object) -> bool:
-            return True
-
-    def text(dumper: Any, value: str) -> Any:
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
-
-    Dumper.add_representer(str, text)
-    return str(yaml.dump_all(documents, Dumper=Dumper, sort_keys=False, width=120))

@@ -13,7 +13,7 @@ from roost.job.record import Announced
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from roost.job.kubernetes_api import Document
+    from roost.job.documents import Document
     from roost.job.record import Part, Record
 
 __all__ = ["Seen", "look_at"]

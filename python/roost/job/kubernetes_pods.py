@@ -10,7 +10,7 @@ from roost.job.kubernetes_documents import AGENT
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from roost.job.kubernetes_api import Document
+    from roost.job.documents import Document
 
 __all__ = [
     "AgentEnd",

@@ -13,7 +13,8 @@ from roost.job.kubernetes_api import ExpiredError, SilentApiError, events_in
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from roost.job.kubernetes_api import Api, Document
+    from roost.job.documents import Document
+    from roost.job.kubernetes_api import Api
 
 __all__ = ["View"]
 
