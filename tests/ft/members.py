@@ -6,7 +6,8 @@ from dataclasses import replace
 from roost.errors import CollectiveError
 from roost.ft.coordinator import Grant, Verdict
 from roost.ft.manager import Manager
-from roost.ft.quorum import Condemned, Decided, Formed, Quorums
+from roost.ft.quorum import Condemned, Decided, Formed
+from roost.ft.quorums import Quorums
 from roost.ft.timeouts import Timeouts
 
 

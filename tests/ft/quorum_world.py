@@ -7,7 +7,8 @@ import heapq
 import random
 from itertools import count
 
-from roost.ft.quorum import Ask, Decided, Decision, Ended, Formed, Quorums, Report, Stopped
+from roost.ft.quorum import Ask, Decided, Decision, Ended, Formed, Report, Stopped
+from roost.ft.quorums import Quorums
 
 
 class Member:

@@ -3,7 +3,8 @@ import os
 import pytest
 from quorum_world import World
 
-from roost.ft.quorum import Ask, Condemned, Decided, Decision, Ended, Formed, Quorums, Report, Stopped
+from roost.ft.quorum import Ask, Condemned, Decided, Decision, Ended, Formed, Report, Stopped
+from roost.ft.quorums import Quorums
 
 SEEDS = int(os.environ.get("ROOST_SIM_SEEDS", "60"))
 

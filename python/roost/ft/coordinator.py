@@ -17,7 +17,8 @@ from roost.endpoint import endpoint
 from roost.errors import ActorDied
 from roost.ft.companion import ALL_BEFORE
 from roost.ft.ending import End
-from roost.ft.quorum import Condemned, Decision, Ended, Formed, Output, Quorums, Stopped
+from roost.ft.quorum import Condemned, Decision, Ended, Formed, Output, Stopped
+from roost.ft.quorums import Quorums
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
