@@ -40,6 +40,17 @@ async def progressed(job, steps):
         await asyncio.sleep(0.005)
 
 
+async def beside(running, plan):
+    """Do something while a job runs: what it gives. A run that is over before is its own error."""
+    planned = asyncio.ensure_future(plan)
+    await asyncio.wait({running, planned}, return_when=asyncio.FIRST_COMPLETED)
+    if not planned.done():
+        planned.cancel()
+        await running
+        raise AssertionError("training was over before the plan was")
+    return await planned
+
+
 @asynccontextmanager
 async def ran(plan, trainer=PACED, *, cut_s=1.0, **options):
     """A job that has trained until a plan was done, and its report; its actors are still there, with equal weights."""
@@ -47,13 +58,7 @@ async def ran(plan, trainer=PACED, *, cut_s=1.0, **options):
     async with FaultTolerantJob(trainer, data=until, **options) as job:
         running = asyncio.create_task(job.run())
         async with Failures(job, cut_s=cut_s) as failures:
-            planned = asyncio.create_task(plan(job, failures))
-            await asyncio.wait({running, planned}, return_when=asyncio.FIRST_COMPLETED)
-            if not planned.done():
-                planned.cancel()
-                await running
-                raise AssertionError("training was over before the plan was")
-            await planned
+            await beside(running, plan(job, failures))
             until.is_over = True
             report = await running
         assert len(await digests(job)) == 1

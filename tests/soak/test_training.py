@@ -19,7 +19,7 @@ from roost.testing import Failures
 
 sys.path.append(os.path.join(os.path.dirname(__file__), "../ft"))
 
-from runs import PACED, Until, digests, trained
+from runs import PACED, Until, beside, digests, trained
 
 pytest.importorskip("torchft")
 
@@ -70,9 +70,9 @@ async def test_failures_without_end(request, figures, promised):
     until = Until()
     async with FaultTolerantJob(PACED, data=until, **OPTIONS) as job:
         running = asyncio.create_task(job.run())
-        await trained(job, OPTIONS["replicas"])
-        before = await lived(job, every_s, seconds / 4)
-        after = await lived(job, every_s, seconds)
+        await beside(running, trained(job, OPTIONS["replicas"]))
+        before = await beside(running, lived(job, every_s, seconds / 4))
+        after = await beside(running, lived(job, every_s, seconds))
         until.is_over = True
         report = await running
         assert len(await digests(job)) == 1
