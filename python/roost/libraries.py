@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -9,10 +10,11 @@ from typing import Any
 
 from roost.errors import Unavailable
 
-__all__ = ["TORCHFT", "check_torch", "check_torchft", "distributed", "local_sgd", "torch"]
+__all__ = ["TORCHFT", "check_torch", "check_torchft", "coordination", "distributed", "local_sgd", "torch", "torchft"]
 
 TORCHFT = "0.2"
 """The versions of torchft whose classes are known to take our manager for theirs."""
+_silent = logging.NullHandler()
 
 
 def torch() -> Any:
@@ -34,11 +36,27 @@ def distributed() -> Any:
     return import_module("torch.distributed")
 
 
+def torchft() -> Any:
+    """The module."""
+    return _of_torchft("torchft")
+
+
 def local_sgd() -> Any:
     """`torchft.local_sgd`, which brings LocalSGD and DiLoCo."""
+    return _of_torchft("torchft.local_sgd")
+
+
+def coordination() -> Any:
+    """`torchft.coordination`, which brings its lighthouse."""
+    return _of_torchft("torchft.coordination")
+
+
+def _of_torchft(name: str) -> Any:
     # Its Rust half logs to stderr at the first import.
     os.environ.setdefault("RUST_LOG", "warn")
-    return import_module("torchft.local_sgd")
+    # What it logs of each failure is for those who ask for it: a library's warnings go to stderr where nobody has set anything up.
+    logging.getLogger("torchft").addHandler(_silent)
+    return import_module(name)
 
 
 def check_torch() -> None:
@@ -59,7 +77,7 @@ def check_torchft() -> None:
     found = _version_of("torchft", "torchft==0.2.0")
     if found.split(".")[:2] != TORCHFT.split("."):
         raise Unavailable(
-            f"LocalSGD and DiLoCo come from torchft {TORCHFT}, and {found} is installed: pip install torchft==0.2.0"
+            f'LocalSGD, DiLoCo and quorum="torchft" want torchft {TORCHFT}, and {found} is installed: pip install torchft==0.2.0'
         )
 
 

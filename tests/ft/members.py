@@ -4,9 +4,8 @@ import threading
 from dataclasses import replace
 
 from roost.errors import CollectiveError
-from roost.ft.coordinator import Grant, Verdict
 from roost.ft.manager import Manager
-from roost.ft.quorum import Condemned, Decided, Formed
+from roost.ft.quorum import Condemned, Decided, Formed, Grant, Verdict
 from roost.ft.quorums import Quorums
 from roost.ft.timeouts import Timeouts
 
@@ -201,5 +200,5 @@ class Healed:
     def __getattr__(self, name):
         return getattr(self._quorum, name)
 
-    def source_of(self, replica):
-        return None
+    def sources_of(self, replica):
+        return ()

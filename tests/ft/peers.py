@@ -7,9 +7,8 @@ import time
 from pathlib import Path
 
 from roost import Actor, context, endpoint
-from roost.ft.coordinator import Member
 from roost.ft.ledger import News
-from roost.ft.quorum import Quorum
+from roost.ft.quorum import Member, Quorum
 from roost.ft.staging import Shelf
 from roost.ft.state import StateTransfer
 from roost.rdma import Batch
@@ -49,6 +48,17 @@ class Peak:
         return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
 
 
+def quorum(step):
+    return Quorum(7, step, (0, 1, 2), (0, 0, 0), (1, 2), ((0,), (0,)))
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 class Peer(Actor):
     def __init__(self, mib):
         self.mib = mib
@@ -58,19 +68,23 @@ class Peer(Actor):
         member = Member(context().point["replicas"], 0, 0)
         return StateTransfer(member, self.shelf, peers, Notes, News(), 60.0)
 
-    def state(self, value):
+    def state(self, value, inner=None):
+        """A state of a step; replicas have all but `inner` alike."""
         import torch
 
         count = self.mib * (1 << 20) // 4 // 8
         big = {str(number): torch.full((count,), float(value + number)) for number in range(8)}
-        return {"manager": {"step": value}, "user": {"big": big, "steps": [torch.tensor(float(value))] * 100}}
+        user = {"big": big, "steps": [torch.tensor(float(value))] * 100}
+        if inner is not None:
+            user["inner"] = [torch.full((count,), float(inner)), torch.tensor(float(inner))]
+        return {"manager": {"step": value}, "user": user}
 
     @endpoint
-    def stage(self, step, peers):
+    def stage(self, step, peers, inner=None):
         self.kept = getattr(self, "kept", None) or self.transfer(peers)
-        state = self.state(step)
+        state = self.state(step, inner)
         began = time.monotonic()
-        self.kept.stage(Quorum(7, step, (0, 1, 2), (0, 0, 0), (1, 2), (0, 0)), state)
+        self.kept.stage(quorum(step), state)
         return time.monotonic() - began
 
     @endpoint(concurrent=True)
@@ -78,7 +92,7 @@ class Peer(Actor):
         return await self.shelf.get(quorum_id, step)
 
     @endpoint
-    def take(self, step, peers, own):
+    def take(self, step, peers, own, sources=(0,)):
         """Seconds, how much more memory it had for itself at most, in MiB, and whether the state is as it should be."""
         import torch
 
@@ -87,12 +101,56 @@ class Peer(Actor):
         mine = self.state(99) if own else {}
         with Peak() as peak:
             began = time.monotonic()
-            found = transfer.take(Quorum(7, step, (0, 1, 2), (0, 0, 0), (1, 2), (0, 0)), 0, mine)
+            found = transfer.take(quorum(step), sources, mine)
             took = time.monotonic() - began
-        wanted = self.state(step)
-        same = all(torch.equal(found["user"]["big"][name], one) for name, one in wanted["user"]["big"].items())
+        same = self.is_state(found, step)
         in_place = own and found["user"]["big"]["0"].data_ptr() == mine["user"]["big"]["0"].data_ptr()
         return took, peak.mib, same and found["manager"]["step"] == step, in_place
+
+    @endpoint
+    def take_while(self, step, peers, sources, dies, after):
+        """Take a state, and kill one of its donors when so many reads were begun: whose it is, who gave, what differs, reads begun."""
+        from roost.ft import reading
+
+        reading._LOAD_BYTES = 1 << 20
+        begun = []
+        plain = reading._Reading._submit
+
+        def submit(self, donor):
+            is_begun = plain(self, donor)
+            if is_begun:
+                begun.append(donor)
+                if len(begun) == after:
+                    for pid in dies:
+                        os.kill(pid, signal.SIGKILL)
+                    while any(is_alive(pid) for pid in dies):
+                        time.sleep(0.001)
+            return is_begun
+
+        reading._Reading._submit = submit
+        try:
+            transfer = self.transfer(peers)
+            found = transfer.take(quorum(step), sources, {})
+        finally:
+            reading._Reading._submit = plain
+        inner, small = found["user"].get("inner", (None, None))
+        same = self.is_state(found, step)
+        return (
+            same,
+            transfer._news.donors,
+            None if inner is None else (inner.unique().tolist(), small.item()),
+            len(begun),
+        )
+
+    def is_state(self, found, step):
+        import torch
+
+        wanted = self.state(step)
+        return all(torch.equal(found["user"]["big"][name], one) for name, one in wanted["user"]["big"].items())
+
+    @endpoint(concurrent=True)
+    async def pid(self):
+        return os.getpid()
 
     @endpoint
     def alone(self, step, peers):

@@ -7,6 +7,7 @@ import heapq
 import random
 from itertools import count
 
+from roost.ft.ending import End
 from roost.ft.quorum import Ask, Decided, Decision, Ended, Formed, Report, Stopped
 from roost.ft.quorums import Quorums
 
@@ -24,7 +25,15 @@ class Member:
         self.idles = None
         # What it waits for an answer to: an Ask or a vote, sent again to every new coordinator.
         self.waiting = None
+        # How training has ended for it.
+        self.end = None
         self.alive = True
+
+    def over(self, end):
+        self.waiting, self.end = None, end
+        self.world.later(self.world.told_end, self.world.epoch, end)
+        if self.world.random.random() < 0.3:  # while others have not heard of the end
+            self.world.later(self.world.start_coordinator)
 
     def ask(self):
         self.quorum = None
@@ -40,13 +49,17 @@ class Member:
     def begin(self, quorum):
         self.waiting = None
         self.quorum = quorum
-        source = quorum.source_of(self.replica)
+        sources = quorum.sources_of(self.replica)
         ok = True
-        if source is not None:
-            donor = self.world.members.get(source)
-            ok = donor is not None and donor.quorum == quorum and not donor.has_moved_on(quorum)
+        if sources:
+            donors = [self.world.members.get(one) for one in sources]
+            donors = [
+                one for one in donors if one is not None and one.quorum == quorum and not one.has_moved_on(quorum)
+            ]
+            ok = bool(donors)
             if ok:
-                self.history = donor.history
+                self.history = donors[0].history
+                self.has_state = bool(self.history)
         ok = ok and len(self.history) == quorum.step and self.world.random.random() < 0.9
         self.world.later(self.vote, quorum, ok)
 
@@ -77,8 +90,9 @@ class Member:
 
 
 class World:
-    def __init__(self, seed, replicas, steps=12, faults=14, min_replicas=1):
+    def __init__(self, seed, replicas, steps=12, faults=14, min_replicas=1, donors=1):
         self.random = random.Random(seed)
+        self.donors = donors
         self.replicas, self.steps, self.min_replicas = replicas, steps, min_replicas
         self.faults = faults
         self.time = 0.0
@@ -100,14 +114,11 @@ class World:
         for _ in range(self.faults):
             self.later(self.fault, least=self.random.random() * self.steps * 3)
         for _ in range(200_000):
-            if not self.queue or self.stopped or (self.ended is not None and not self.waits_for_a_decision()):
+            if not self.queue or self.stopped:
                 return
             self.time, _, what, args = heapq.heappop(self.queue)
             what(*args)
         raise AssertionError("it never ends")
-
-    def waits_for_a_decision(self):
-        return any(isinstance(one.waiting, Decision) for one in self.members.values())
 
     def fault(self):
         kind = self.random.choice(["kill", "kill", "coordinator", "both", "donor"])
@@ -117,7 +128,9 @@ class World:
             trained = [one for one in self.members.values() if one.has_state]
             victims = [one for one in self.members.values() if len(trained) > 1 or not one.has_state]
             if kind == "donor":
-                victims = [one for one in victims if one.quorum is not None and one.replica in one.quorum.sources]
+                victims = [one for one in victims if one.quorum is not None and one.quorum.is_source(one.replica)]
+            # Who has ended is not brought back.
+            victims = [one for one in victims if one.end is None]
             if victims:
                 self.kill(self.random.choice(victims))
 
@@ -139,7 +152,10 @@ class World:
         self.later(member.ask)
 
     def start_coordinator(self):
-        self.machine, self.pending = Quorums(self.epoch, self.replicas, min_replicas=self.min_replicas), {}
+        self.machine, self.pending = (
+            Quorums(self.epoch, self.replicas, min_replicas=self.min_replicas, donors=self.donors),
+            {},
+        )
         self.epoch += 1
         # What only the one before knew of the end is to be found again.
         self.ended = None
@@ -152,8 +168,13 @@ class World:
     def hear(self, epoch, replica):
         if epoch == self.epoch:
             one = self.members.get(replica)
-            report = None if one is None else Report(one.life, one.has_state, one.last)
+            report = None if one is None else Report(one.life, one.has_state, one.last, one.end)
             self.apply(self.machine.heard(replica, 0, report))
+
+    def told_end(self, epoch, end):
+        """A member's news of the end, lost with the coordinator that it was sent to."""
+        if epoch == self.epoch:
+            self.apply(self.machine.over(end))
 
     def send_up(self, member):
         self.later(self.arrive, self.epoch, member, member.waiting)
@@ -162,7 +183,9 @@ class World:
         if epoch != self.epoch or not member.alive or member.waiting is not what:
             return
         self.pending[member.replica] = member, what
-        if isinstance(what, Decision):
+        if self.ended is not None and not isinstance(what, Decision):
+            self.tell_end()
+        elif isinstance(what, Decision):
             self.apply(self.machine.voted(member.replica, member.life, 0, what, member.idles))
         else:
             self.apply(self.machine.asked(member.replica, member.life, 0, what))
@@ -174,8 +197,8 @@ class World:
             elif isinstance(output, Stopped):
                 self.stopped = output.reason
             elif isinstance(output, Ended):
-                self.ended = output.step
-                self.pending = {key: one for key, one in self.pending.items() if isinstance(one[1], Decision)}
+                self.ended = End(output.base, output.trained)
+                self.tell_end()
             elif isinstance(output, Decided):
                 decision = output.decision
                 key = self.epoch, decision.quorum_id, decision.step
@@ -186,6 +209,12 @@ class World:
                 if verdict is not None:
                     del self.pending[replica]
                     self.answer(member, member.decided, Decision(what.quorum_id, what.step, verdict))
+
+    def tell_end(self):
+        for replica, (member, what) in list(self.pending.items()):
+            if not isinstance(what, Decision):
+                del self.pending[replica]
+                self.answer(member, member.over, self.ended)
 
     def answer(self, member, how, *what):
         """An answer on its way is lost with the coordinator, and with the member."""

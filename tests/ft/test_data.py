@@ -1,4 +1,6 @@
-from roost.ft.data import Feed, Item
+import pytest
+
+from roost.ft.data import Feed, GlobalBatch, Item, shares
 
 
 def values(items):
@@ -65,3 +67,17 @@ def test_what_was_taken_is_not_kept():
         feed.settle(0, 0, counted=[position], discarded=[])
     one = feed._lives[0]
     assert (len(one.items), len(one.open), feed.skipped) == (0, 0, [])
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "parts"), [(8, 3, (3, 3, 2)), (8, 8, (1,) * 8), (8, 1, (8,)), (9, 3, (3, 3, 3))]
+)
+def test_a_global_batch_is_shared_as_evenly_as_can_be(size, count, parts):
+    assert shares(size, count) == parts
+    assert sum(parts) == size
+
+
+def test_a_global_batch_is_one_that_one_replica_alone_would_have():
+    assert list(GlobalBatch(range(7), 3)) == [[0, 1, 2], [3, 4, 5], [6]]
+    with pytest.raises(ValueError, match="size"):
+        GlobalBatch(range(7), 0)

@@ -211,6 +211,46 @@ def test_a_step_that_does_not_count_leaves_model_and_optimizer_as_they_were(at):
         members.run(member)
 
 
+@pytest.mark.parametrize("each", [False, True], ids=["one backward", "a backward for each item"])
+def test_gradients_count_by_the_share_of_a_global_batch(each):
+    """Three items of one member and one of the other: the step is that of all four, and so is who has none and follows."""
+    items = torch.randn(4, 4)
+    whole = net()
+    learn_from(whole, torch.optim.SGD(whole.parameters(), lr=0.1), items, each=False)
+    with Members(3) as members:
+        learnt = [None] * 3
+
+        def member(rank):
+            manager = members.managers[rank]
+            model = net()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            sync = EveryStep(bucket_bytes=64, backwards=None if each else 1)
+            loop = loop_for(sync, manager, model, optimizer, is_shared=True)
+            mine = [items[:3], items[3:], items[:0]][rank]
+
+            def inner():
+                loop.learns_from(len(mine))
+                learn_from(model, optimizer, mine, each=each)
+
+            if rank == 2:
+                manager.is_idle = True
+                loop.idle()
+            else:
+                loop.step(inner)
+            learnt[rank] = [one.detach().clone() for one in model.parameters()]
+
+        members.run(member)
+    for found in learnt:
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(found, whole.parameters(), strict=True))
+
+
+def learn_from(model, optimizer, items, *, each):
+    optimizer.zero_grad()
+    for part in items.split(1) if each else [items]:
+        ((model(part) ** 2).sum() / len(items)).backward()
+    optimizer.step()
+
+
 def copies(model, optimizer):
     moments = [optimizer.state[one]["exp_avg"].clone() for one in model.parameters()]
     return [one.detach().clone() for one in model.parameters()] + moments

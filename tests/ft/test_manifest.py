@@ -5,7 +5,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from roost.ft.manifest import SMALL_BYTES, Checksum, manifest_of, tensors_of  # noqa: E402
-from roost.ft.staging import _targets, bytes_of  # noqa: E402
+from roost.ft.reading import _target  # noqa: E402
+from roost.ft.staging import bytes_of  # noqa: E402
 
 
 def travelled(state, own=None):
@@ -15,9 +16,10 @@ def travelled(state, own=None):
     buffer = torch.zeros(manifest.nbytes, dtype=torch.uint8)
     for leaf, tensor in zip(manifest.leaves, tensors, strict=True):
         buffer[leaf.offset : leaf.offset + leaf.nbytes].copy_(bytes_of(tensor.contiguous()))
-    mine, parts = _targets(manifest, own or {}, 0)
-    for leaf, part in zip(manifest.leaves, parts, strict=True):
-        part.copy_(buffer[leaf.offset : leaf.offset + leaf.nbytes])
+    known = tensors_of(own or {})
+    mine = [_target(leaf, known.get(leaf.path), 0) for leaf in manifest.leaves]
+    for leaf, one in zip(manifest.leaves, mine, strict=True):
+        bytes_of(one).copy_(buffer[leaf.offset : leaf.offset + leaf.nbytes])
     return manifest.rebuild(mine)
 
 
@@ -92,7 +94,7 @@ def test_views_that_are_not_contiguous_arrive_by_value():
 def test_another_shape_is_an_error_that_names_the_key():
     manifest, _ = manifest_of({"model": {"0.weight": torch.ones(2, 3)}})
     with pytest.raises(ValueError, match=r"model\.0\.weight has the shape \(4, 3\) here, and \(2, 3\) at replica 5"):
-        _targets(manifest, {"model": {"0.weight": torch.ones(4, 3)}}, 5)
+        _target(manifest.leaves[0], torch.ones(4, 3), 5)
 
 
 def test_what_does_not_pickle_is_an_error_that_says_where_it_hangs():

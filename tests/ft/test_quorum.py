@@ -3,6 +3,7 @@ import os
 import pytest
 from quorum_world import World
 
+from roost.ft.ending import End
 from roost.ft.quorum import Ask, Condemned, Decided, Decision, Ended, Formed, Report, Stopped
 from roost.ft.quorums import Quorums
 
@@ -74,7 +75,7 @@ def test_before_the_first_commit_all_are_waited_for_and_the_first_ones_state_is_
     quorums = machine(3)
     assert quorums.asked(2, 0, 0, ask(digest="a")) == quorums.asked(1, 0, 0, ask(digest="b")) == []
     (formed,) = quorums.asked(0, 0, 0, ask(digest="a"))
-    assert (formed.quorum.healing, formed.quorum.sources) == ((1,), (0,))
+    assert (formed.quorum.healing, formed.quorum.sources) == ((1,), ((0,),))
 
 
 def test_newcomers_are_not_waited_for_and_never_outvote_the_one_that_has_the_state():
@@ -85,7 +86,19 @@ def test_newcomers_are_not_waited_for_and_never_outvote_the_one_that_has_the_sta
     assert quorums.asked(1, 1, 0, ask()) == quorums.asked(2, 1, 0, ask()) == []
     (formed,) = quorums.asked(0, 0, 0, ask(1))
     assert formed.quorum.step == 1
-    assert (formed.quorum.members, formed.quorum.healing, formed.quorum.sources) == ((0, 1, 2), (1, 2), (0, 0))
+    assert (formed.quorum.members, formed.quorum.healing, formed.quorum.sources) == ((0, 1, 2), (1, 2), ((0,), (0,)))
+
+
+def test_newcomers_take_from_several_each_beginning_with_another():
+    quorums = machine(5, donors=2)
+    committed(quorums, [0, 1, 2, 3, 4])
+    quorums.died(3)
+    quorums.died(4)
+    for replica in (3, 4):
+        quorums.asked(replica, 1, 0, ask())
+    quorum = ask_all(quorums, [0, 1, 2], 1)[-1].quorum
+    assert (quorum.sources_of(3), quorum.sources_of(4), quorum.sources_of(0)) == ((0, 1), (1, 2), ())
+    assert [quorum.is_source(one) for one in range(5)] == [True, True, True, False, False]
 
 
 def test_survivors_go_on_at_once_without_the_dead():
@@ -178,7 +191,7 @@ def test_who_dies_between_its_vote_and_the_decision_is_not_in_the_quorum_that_fo
 def test_the_end_follows_from_the_votes_when_nobody_has_a_next_step():
     quorums = machine(2)
     first = ask_all(quorums, [0, 1], 0)[-1].quorum
-    assert vote_and_ask(quorums, first, [True, True])[-1] == Ended(1, 0, (0, 1))
+    assert vote_and_ask(quorums, first, [True, True])[-1] == Ended(0, (0, 1))
 
 
 def test_stale_votes_change_nothing():
@@ -264,7 +277,21 @@ def test_all_end_together():
     assert formed.quorum.idle == (0,)
     vote_all(quorums, formed.quorum)
     quorums.asked(0, 0, 0, ask(2, is_idle=True))
-    assert quorums.asked(1, 0, 0, ask(2, is_idle=True)) == [Ended(2, 0, (0, 1))]
+    assert quorums.asked(1, 0, 0, ask(2, is_idle=True)) == [Ended(0, (0, 1))]
+
+
+@pytest.mark.parametrize("told", ["by its report", "by itself"])
+def test_a_new_coordinator_does_not_wait_for_those_that_have_ended(told):
+    quorums = Quorums(1, 2)
+    end = End(20, (0,))
+    outputs = quorums.heard(0, 0, Report(0, has_state=True, end=end if told == "by its report" else None))
+    if told == "by itself":
+        # Its companion was asked just before its training thread heard the end.
+        quorums.heard(1, 0, None)
+        assert quorums.asked(1, 1, 0, ask()) == []
+        outputs = quorums.over(end)
+    assert outputs == [Ended(20, (0,))]
+    assert quorums.over(end) == []
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 3, 5, 8])
@@ -279,13 +306,13 @@ def test_every_schedule_keeps_one_history(replicas):
 
 
 def check(seed, replicas):
-    world = World(seed, replicas)
+    world = World(seed, replicas, donors=1 + seed % 3)
     world.run()
-    assert world.ended is not None or world.stopped, "it stands still"
+    assert world.stopped or all(one.end is not None for one in world.members.values()), "it stands still"
     histories = [one.history for one in world.members.values() if one.has_state]
     longest = max(histories, key=len, default=())
     assert all(history == longest[: len(history)] for history in histories)
     assert [step for _, step in longest] == list(range(len(longest)))
-    if world.ended is not None:
+    if not world.stopped:
         assert len(longest) == world.steps
     return world

@@ -7,7 +7,7 @@ import pytest
 from toys import Toy
 
 from roost.errors import Unavailable
-from roost.ft import DiLoCo, EveryStep, FaultTolerantJob, LocalSGD
+from roost.ft import DiLoCo, EveryStep, FaultTolerantJob, GlobalBatch, LocalSGD
 from roost.ft.places import per_host
 from roost.ft.timeouts import Timeouts
 
@@ -30,6 +30,12 @@ from roost.ft.timeouts import Timeouts
         (lambda: FaultTolerantJob(Toy(), replicas=2, steps=1), "subclass of Trainer"),
         (lambda: FaultTolerantJob(Toy, replicas=2, steps=1, quorum="other"), "quorum"),
         (lambda: FaultTolerantJob(Toy, replicas=2, steps=1, detect_within_s=0.01), "detect_within_s"),
+        (lambda: FaultTolerantJob(Toy, replicas=3, data=GlobalBatch(range(9), 2)), "size=2 for 3 replicas"),
+        (
+            lambda: FaultTolerantJob(Toy, replicas=2, data=range(9), sync=EveryStep(backwards=None)),
+            "give data=GlobalBatch",
+        ),
+        (lambda: EveryStep(backwards=0), "backwards"),
     ],
 )
 def test_what_cannot_work_is_refused_at_the_start(make, text):
@@ -57,6 +63,8 @@ def test_torchft_is_wanted_by_those_that_use_it(monkeypatch, found):
     monkeypatch.setattr("roost.libraries.version", version)
     with pytest.raises(Unavailable, match=r"torchft==0\.2\.0"):
         FaultTolerantJob(partial(Toy, width=4), replicas=1, steps=1, sync=DiLoCo(2))
+    with pytest.raises(Unavailable, match=r"torchft==0\.2\.0"):
+        FaultTolerantJob(Toy, replicas=1, steps=1, sync=EveryStep(), quorum="torchft")
     FaultTolerantJob(Toy, replicas=1, steps=1, sync=EveryStep())
 
 

@@ -1,6 +1,7 @@
 """States that travel between real processes."""
 
 import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -33,7 +34,10 @@ async def test_newcomers_share_one_staged_state_and_take_it_without_a_second_cop
         warm = await first.take.call_one(4, peers, True)
         alone = await second.alone.call_one(4, peers)
         new = await second.take.call_one(4, peers, False)
-    assert (same, same_too, in_place, warm[2]) == (True, True, True, True)
+        await second.stage.call_one(4, peers)
+        of_two = await first.take.call_one(4, peers, True, (0, 2))
+        new_of_two = await first.take.call_one(4, peers, False, (0, 2))
+    assert (same, same_too, in_place, warm[2], of_two[2]) == (True,) * 5
     assert peak < 1.1 * mib + 8
     assert peak_in_place < 0.1 * mib + 8
     figures(
@@ -47,11 +51,68 @@ async def test_newcomers_share_one_staged_state_and_take_it_without_a_second_cop
         # What else this machine does is left out by the long form alone, which has it for itself.
         assert of_floor >= rounds(0.1, 0.7)
 
+    for what, one, two in (("new tensors", new, new_of_two), ("tensors that are there", warm, of_two)):
+        rates = mib / 1024 / one[0], mib / 1024 / two[0]
+        figures(f"into {what}: {rates[0]:.2f} GiB/s from one donor, {rates[1]:.2f} from two")
+
+
+async def handled(_):
+    return True
+
+
+@asynccontextmanager
+async def four():
+    """A newcomer, and donors that may die."""
+    procs = this_host().spawn_procs({"replicas": 4, "procs": 1}, preload=["torch", "roost.ft.state"], supervise=handled)
+    async with procs:
+        peers = await procs.spawn("peers", Peer, 16)
+        yield peers, [peers.slice(replicas=replica, procs=0) for replica in range(4)]
+
+
+@pytest.mark.parametrize("dies", [1, 0], ids=["another", "the first"])
+async def test_when_a_donor_dies_in_mid_transfer_the_others_go_on(dies):
+    async with four() as (peers, (*donors, newcomer)):
+        for one in donors:
+            await one.stage.call_one(3, peers)
+        pid = await donors[dies].pid.call_one()
+        same, gave, _, begun = await newcomer.take_while.call_one(3, peers, (0, 1, 2), [pid], 4)
+    assert same
+    assert gave[0] == (1 if dies == 0 else 0)
+    assert 2 in gave
+    # 16 MiB in pieces of one, of which none was read again that was there.
+    assert begun <= 16 + 2
+
+
+async def test_what_differs_is_the_first_donors_alone():
+    async with four() as (peers, (*donors, newcomer)):
+        for number, one in enumerate(donors):
+            await one.stage.call_one(3, peers, 10 + number)
+        same, gave, inner, _ = await newcomer.take_while.call_one(3, peers, (1, 0, 2), [], 0)
+    assert (same, inner) == (True, ([11.0], 11.0))
+    assert gave[0] == 1
+    assert set(gave) == {0, 1, 2}
+
+
+async def test_a_state_is_one_donors_whoever_dies():
+    """The first has given some of what differs when it dies: all of that is the next one's then."""
+    async with four() as (peers, (*donors, newcomer)):
+        for number, one in enumerate(donors):
+            await one.stage.call_one(3, peers, 10 + number)
+        pid = await donors[0].pid.call_one()
+        same, gave, inner, _ = await newcomer.take_while.call_one(3, peers, (0, 1, 2), [pid], 8)
+    assert (same, inner, gave[0]) == (True, ([11.0], 11.0), 1)
+
+
+async def test_when_all_donors_die_there_is_no_state():
+    async with four() as (peers, (*donors, newcomer)):
+        for one in donors:
+            await one.stage.call_one(3, peers)
+        pids = [await one.pid.call_one() for one in donors[:2]]
+        with pytest.raises(ActorDied):
+            await newcomer.take_while.call_one(3, peers, (0, 1), pids, 3)
+
 
 async def test_a_donor_that_is_dead_or_dies_meanwhile_is_an_error():
-    async def handled(_):
-        return True
-
     procs = this_host().spawn_procs({"replicas": 3, "procs": 1}, preload=["torch", "roost.ft.state"], supervise=handled)
     async with procs:
         peers, donor, first, _ = await peers_on(procs, 8)

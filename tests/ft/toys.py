@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import random
 import signal
 import time
 
@@ -66,6 +67,37 @@ class DiesLast(Toy):
         if step == 19 and context().point["replicas"] == 1 and context().incarnation == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().step(step, batch)
+
+
+class Gambler(Toy):
+    """One that notes what it draws in each step: torch's numbers, alike in all replicas, and Python's, which are not."""
+
+    def build(self):
+        built = super().build()
+        random.seed(context().point["replicas"])
+        self.drawn = []
+        return built
+
+    def step(self, step, batch):
+        self.drawn.append((step, self.torch.rand(()).item(), random.random()))
+        return super().step(step, batch)
+
+    @endpoint(concurrent=True)
+    def draws(self):
+        return self.drawn
+
+
+class ComesBackLate(DiesLast):
+    """One whose replica 1 dies in the last step, and builds no more before a file is there."""
+
+    def __init__(self, gate):
+        super().__init__()
+        self.gate = gate
+
+    def build(self):
+        while context().incarnation and not os.path.exists(self.gate):
+            time.sleep(0.005)
+        return super().build()
 
 
 class HangsFirst(Toy):

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from roost.ft.books import Report
+    from roost.ft.data import GlobalBatch
     from roost.ft.incidents import Incident
     from roost.ft.job import FaultTolerantJob
     from roost.ft.sync import DiLoCo, EveryStep, LocalSGD
@@ -14,6 +15,7 @@ __all__ = [
     "DiLoCo",
     "EveryStep",
     "FaultTolerantJob",
+    "GlobalBatch",
     "Incident",
     "LocalSGD",
     "Report",
@@ -24,7 +26,7 @@ __all__ = [
 
 # torch is imported by none of them; the job's modules only when there is one.
 _AT_FIRST_USE = {
-    "DiLoCo": "sync", "EveryStep": "sync", "FaultTolerantJob": "job", "Incident": "incidents", "LocalSGD": "sync",
+    "DiLoCo": "sync", "EveryStep": "sync", "FaultTolerantJob": "job", "GlobalBatch": "data", "Incident": "incidents", "LocalSGD": "sync",
     "Report": "books", "Shelves": "transport", "StateTransport": "transport", "Trainer": "trainer",
 }  # fmt: skip
 

@@ -6,16 +6,16 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from roost.ft.data import Feed
+from roost.ft.data import Feed, GlobalBatch, shares
 from roost.ft.incidents import Incident, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from roost.failure import Failure
-    from roost.ft.coordinator import Member
     from roost.ft.data import Item
     from roost.ft.ledger import News, Settlement
+    from roost.ft.quorum import Member
 
 __all__ = ["Books", "Report"]
 
@@ -62,7 +62,14 @@ class Books:
     """
 
     def __init__(self, data: Iterable[Any] | None, procs: int) -> None:
-        self._feed: Feed[Any] = Feed(() if data is None else data, procs)
+        self.has_data = data is not None
+        self.batch_size: int | None = None
+        """How many items all replicas together learn from in a step; None where each learns from one."""
+        items: Iterable[Any] = () if data is None else data
+        if isinstance(data, GlobalBatch):
+            items, self.batch_size = data.data, data.size
+        self._feed: Feed[Any] = Feed(items, procs)
+        self._learners: tuple[int, ...] = ()
         self._steps: dict[int, _Step] = {}
         self._lost_steps = 0
         self._heard: dict[int, list[float]] = {}
@@ -109,7 +116,8 @@ class Books:
             if (incident.replica, incident.life) == (member.replica, member.life):
                 for phase, at in news.times.items():
                     incident.note(phase, at)
-                incident.source, incident.bytes, incident.checksum = news.source, news.bytes, news.checksum
+                incident.source, incident.donors = news.source, news.donors
+                incident.bytes, incident.checksum = news.bytes, news.checksum
                 _logger.info("incident: %s", incident.to_json())
                 return
 
@@ -134,6 +142,20 @@ class Books:
                 incident.note("survivors_released", at)
                 return
 
+    def formed(self, learners: tuple[int, ...]) -> None:
+        """Other replicas train from now on."""
+        if learners and learners != self._learners:
+            self._learners = learners
+            _logger.info("%d replicas train%s", len(learners), self._batch(len(learners)))
+
+    def _batch(self, learners: int) -> str:
+        if not self.has_data:
+            return ""
+        if self.batch_size is None:
+            return f": each learns from one item a step, {learners} together"
+        parts = shares(self.batch_size, learners)
+        return f": a step learns from {self.batch_size} items, {' + '.join(str(one) for one in parts)} of them"
+
     def staged(self, seconds: float, nbytes: int) -> None:
         """A donor has copied its state."""
         self.staged_s.append(seconds)
@@ -151,8 +173,9 @@ class Books:
             if at >= incident.failed_at:
                 incident.note("detected", at)
         self.incidents.append(incident)
-        # One of its items was only waiting for its turn.
-        incident.lost_steps = max(0, self._feed.end_life(replica) - 1)
+        # One of its items was only waiting for its turn; where it learns from several a step, it may have begun one more step.
+        share = 1 if self.batch_size is None else min(shares(self.batch_size, max(1, len(self._learners))))
+        incident.lost_steps = -(-max(0, self._feed.end_life(replica) - 1) // share)
         self._lost_steps += incident.lost_steps
         _logger.warning("replica %d failed: %s", replica, failure.summary)
         return incident

@@ -69,6 +69,13 @@ class Companion(Actor):
         return time.time()
 
     @endpoint(concurrent=True)
+    async def renew(self, reason: str) -> None:
+        """The quorum service was restarted, or will not answer: who waits for it begins anew."""
+        renew = self._seat.renew
+        if renew is not None:
+            await asyncio.to_thread(renew, reason)
+
+    @endpoint(concurrent=True)
     async def staged(self, quorum_id: int, step: int) -> Staged:
         """What this member has staged for those that heal from it in a quorum, once it has."""
         return await self._seat.shelf.get(quorum_id, step)

@@ -6,7 +6,6 @@ When it dies its next life asks every replica what it knows, and goes on from th
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +16,8 @@ from roost.endpoint import endpoint
 from roost.errors import ActorDied
 from roost.ft.companion import ALL_BEFORE
 from roost.ft.ending import End
-from roost.ft.quorum import Condemned, Decision, Ended, Formed, Output, Stopped
+from roost.ft.following import Following
+from roost.ft.quorum import Condemned, Decision, Ended, Formed, Grant, Member, Stopped, Verdict
 from roost.ft.quorums import Quorums
 
 if TYPE_CHECKING:
@@ -26,38 +26,13 @@ if TYPE_CHECKING:
     from roost.channel import Port
     from roost.ft.companion import Companion
     from roost.ft.ledger import Ledger
-    from roost.ft.quorum import Ask, Quorum
+    from roost.ft.quorum import Ask, Output, Quorum, Report
+    from roost.ft.service import Counts
     from roost.ft.stores import Stores
 
-__all__ = ["Coordinator", "Grant", "Member", "Verdict"]
+__all__ = ["Coordinator"]
 
 _STORES_RETRY_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """Who asks and votes: a proc in one life of its replica."""
-
-    replica: int
-    proc: int
-    life: int
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """A quorum, and where its members find each other."""
-
-    quorum: Quorum
-    store: str
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether a step counts."""
-
-    is_yes: bool
-    next: Grant | End | None = None
-    """The quorum after it, where that was asked for with the votes and nobody has to be waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +49,6 @@ class _Vote:
         self.port.send(Verdict(is_yes=True, next=granted))
 
 
-@dataclass(slots=True)
-class _Followed:
-    """A proc whose death is to be heard, and the life that it is known by."""
-
-    life: int | None
-    task: asyncio.Task[None]
-
-
 class Coordinator(Actor):
     """Forms quorums of the replicas and decides steps.
 
@@ -89,23 +56,19 @@ class Coordinator(Actor):
         companions: one beside each trainer, with the dimensions `replicas` and `procs`.
         stores: where quorums get their stores.
         ledger: what is told of incidents.
-        replicas: how many there are.
-        procs: how many procs each has.
-        min_replicas: the least that train.
+        counts: how many replicas there are.
     """
 
-    def __init__(
-        self, companions: Companion, stores: Stores, ledger: Ledger, replicas: int, procs: int, min_replicas: int
-    ) -> None:
+    def __init__(self, companions: Companion, stores: Stores, ledger: Ledger, counts: Counts) -> None:
         self._companions = companions
         self._stores = stores
         self._ledger = ledger
         self._epoch = context().incarnation
-        self._machine = Quorums(self._epoch, replicas, procs, min_replicas)
+        self._machine = Quorums(self._epoch, counts.replicas, counts.procs, counts.min_replicas, counts.donors)
         # Whether this is a later life that has not heard all yet.
         self._is_recovering = self._epoch > 0
-        self._seats = [(replica, proc) for replica in range(replicas) for proc in range(procs)]
-        self._followed: dict[tuple[int, int], _Followed] = {}
+        self._counts = counts
+        self._following = Following(companions, ledger, self._heard, self._died)
         self._asks: dict[Member, Port[Grant | End]] = {}
         self._votes: dict[Member, _Vote] = {}
         self._quorum: Quorum | None = None
@@ -114,11 +77,11 @@ class Coordinator(Actor):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __start__(self) -> None:
-        for replica, proc in self._seats:
-            self._follow(replica, proc, None)
+        self._following.begin(self._counts.replicas, self._counts.procs)
 
     async def __cleanup__(self, exc: BaseException | None) -> None:
-        for task in (*self._tasks, *(one.task for one in self._followed.values())):
+        self._following.end()
+        for task in self._tasks:
             task.cancel()
 
     async def __healthy__(self) -> bool:
@@ -127,7 +90,7 @@ class Coordinator(Actor):
     @endpoint(reply="port", concurrent=True)
     async def ask(self, port: Port[Grant | End], member: Member, ask: Ask) -> None:
         """Want to take the next step: answered with the quorum, once it is formed, or with the end."""
-        self._hear_of(member)
+        self._following.hear_of(member)
         if self._end is not None:
             port.send(self._end)
             return
@@ -154,9 +117,14 @@ class Coordinator(Actor):
             idles: as for `Quorums.voted`.
         """
         member, decision = Member(*seat), Decision(*vote)
-        self._hear_of(member)
+        self._following.hear_of(member)
         self._votes[member] = _Vote(decision, idles is not None, port)
         self._apply(self._machine.voted(member.replica, member.life, member.proc, decision, idles))
+
+    @endpoint(concurrent=True)
+    async def over(self, end: End) -> None:
+        """Training has ended for one of them, as this life of the service may not know."""
+        self._apply(self._machine.over(end))
 
     @endpoint(concurrent=True)
     async def lose(self, replica: int, reason: str) -> None:
@@ -169,34 +137,11 @@ class Coordinator(Actor):
         if self._end is None:
             self._end_with(End(error=reason))
 
-    def _hear_of(self, member: Member) -> None:
-        """Hear of the death of who speaks, in the life in which it speaks."""
-        known = self._followed.get((member.replica, member.proc))
-        if known is None or known.life not in (None, member.life):
-            if known is not None:
-                known.task.cancel()
-            self._follow(member.replica, member.proc, member.life)
-        else:
-            known.life = member.life
+    def _heard(self, replica: int, proc: int, report: Report | None) -> None:
+        self._apply(self._machine.heard(replica, proc, report))
 
-    def _follow(self, replica: int, proc: int, life: int | None) -> None:
-        task = asyncio.create_task(self._hear_end(replica, proc))
-        self._followed[replica, proc] = _Followed(life, task)
-
-    async def _hear_end(self, replica: int, proc: int) -> None:
-        """Ask a proc what it knows, and wait for its end."""
-        companion = self._companions.slice(replicas=replica, procs=proc)
-        try:
-            report = await companion.report.call_one()
-            if report is not None and self._followed[replica, proc].life is None:
-                self._followed[replica, proc].life = report.life
-            self._apply(self._machine.heard(replica, proc, report))
-            await companion.outlive.call_one()
-        except ActorDied as death:
-            heard_at = time.time()
-            del self._followed[replica, proc]
-            self._ledger.heard.broadcast(replica, heard_at)
-            self._apply(self._machine.died(replica, death.failure.summary))
+    def _died(self, replica: int, reason: str) -> None:
+        self._apply(self._machine.died(replica, reason))
 
     def _apply(self, outputs: list[Output]) -> None:
         if self._is_recovering and not self._machine.is_recovering:
@@ -225,6 +170,8 @@ class Coordinator(Actor):
 
     def _grant(self, formed: Formed) -> None:
         before, self._quorum = self._quorum, formed.quorum
+        if before is None or before.learners != formed.quorum.learners:
+            self._ledger.formed.broadcast(formed.quorum.learners)
         ports = self._ports_of(formed.quorum)
         if self._end is not None:
             _send(ports, self._end)

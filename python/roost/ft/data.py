@@ -1,17 +1,53 @@
-"""`Feed`: the items of a run, each handed out once, and what became of it."""
+"""`Feed`: the items of a run, each handed out once, and what became of it. `GlobalBatch`: how many a step learns from."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from roost.values import check_integer
 
-__all__ = ["Feed", "Item"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Feed", "GlobalBatch", "Item", "shares"]
 
 B = TypeVar("B")
+
+
+class GlobalBatch(Iterable[list[B]]):
+    """Data of which each step learns from as many items, however many replicas there are: `step` gets the list of its share.
+
+    Left out, each replica learns from one item a step, and the fewer replicas there are, the less all of them learn from. With
+    `EveryStep` a replica's gradients count by its share, so that the average is that over all items when the loss is a mean.
+
+    Args:
+        data: the items, each handed out once to one replica.
+        size: how many a step of all replicas together learns from; the last two from what is left.
+
+    Raises:
+        ValueError: a size that is none.
+    """
+
+    def __init__(self, data: Iterable[B], size: int) -> None:
+        check_integer("GlobalBatch", "size", size, least=1)
+        self.data = data
+        self.size = size
+
+    def __iter__(self) -> Iterator[list[B]]:
+        """The batches as one replica alone would have them."""
+        items = iter(self.data)
+        while batch := list(islice(items, self.size)):
+            yield batch
+
+
+def shares(size: int, count: int) -> tuple[int, ...]:
+    """How many items of a global batch each of so many replicas learns from, as near to each other as can be."""
+    each, over = divmod(size, count)
+    return tuple(each + (place < over) for place in range(count))
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,8 @@ class Gradients:
 
     def __init__(self, optimizer: Any, average: Callable[[Any], Any], bucket_bytes: int, backwards: int) -> None:
         self._average = average
-        self._backwards = backwards
+        self.backwards = backwards
+        """How many times the step that begins calls `backward()`."""
         self._buckets = [_Bucket(one) for one in _buckets(optimizer, bucket_bytes)]
         self._is_on = False
         # How many of the buckets are on their way or done, how many times `backward()` is over, and whether it is going on.
@@ -78,6 +79,11 @@ class Gradients:
         self._sent = self._over = 0
         for bucket in self._buckets:
             bucket.missing = len(bucket.parameters)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the gradients of a step are to be averaged, and are not yet."""
+        return self._is_on
 
     def finish(self) -> None:
         """Average what has not been yet: all gradients are averages after it, until the next step begins."""
@@ -104,7 +110,7 @@ class Gradients:
         if not self._is_within:
             self._is_within = True
             libraries.torch().autograd.Variable._execution_engine.queue_callback(self._backward_is_over)
-        if self._over + 1 < self._backwards:
+        if self._over + 1 < self.backwards:
             return
         bucket.missing -= 1
         ready = self._sent
@@ -115,7 +121,7 @@ class Gradients:
     def _backward_is_over(self) -> None:
         self._is_within = False
         self._over += 1
-        if self._over == self._backwards:
+        if self._over == self.backwards:
             self._flush()
 
     def _send(self, until: int) -> None:

@@ -66,6 +66,8 @@ class GlooGroup:
         self._address = address
         self._timeout = timedelta(seconds=timeout_s)
         self._quorum_id = -1
+        self.rank, self.world = 0, 1
+        """This member's place in the quorum's group, and how many there are."""
         # The quorum's, of one member, too: it can be aborted before it is connected, and says so when it was closed.
         self._gloo: Gloo | None = None
 
@@ -83,7 +85,7 @@ class GlooGroup:
         """Make the group of a quorum, in place of the one before.
 
         Args:
-            store: "host:port" of the quorum's own store.
+            store: "host:port" of the quorum's own store, or "host:port/prefix" where it serves several.
             quorum_id: the quorum.
             rank: this member's place.
             world: how many members there are.
@@ -93,6 +95,7 @@ class GlooGroup:
         """
         self.close()
         self._quorum_id, self._gloo = quorum_id, Gloo(self._address)
+        self.rank, self.world = rank, world
         if world == 1:
             return
         try:
@@ -110,9 +113,11 @@ class GlooGroup:
             raise CollectiveError(f"the group of quorum {self._quorum_id} was aborted: {self.aborted}")
 
     def _connect(self, gloo: Gloo, store: str, rank: int, world: int) -> None:
-        gloo.reaches([port_of(store)])
+        where, _, prefix = store.partition("/")
+        gloo.reaches([port_of(where)])
         # Those of one number meet in a quorum's store.
-        client = libraries.distributed().PrefixStore(f"proc/{self._proc}", connected_store(store, self._timeout))
+        prefix = f"{prefix}/proc/{self._proc}"
+        client = libraries.distributed().PrefixStore(prefix, connected_store(where, self._timeout))
         client.set(f"port/{rank}", str(gloo.port))
         gloo.reaches(int(client.get(f"port/{other}")) for other in range(world) if other != rank)
         gloo.connect(libraries.distributed().PrefixStore("gloo", client), rank, world, self._timeout)

@@ -32,7 +32,9 @@ class Incident:
     survivors_committed: float | None = None
     """When the next sync of the others counted, in seconds since the failure; None where there was none without it."""
     source: int | None = None
-    """The replica that the state was taken from."""
+    """The replica whose state it has taken."""
+    donors: tuple[int, ...] = ()
+    """Those that gave parts of it: that one, and others which have the same."""
     bytes: int = 0
     """How much state was taken."""
     checksum: str = ""
@@ -66,6 +68,7 @@ class Incident:
                 "phases": self.phases,
                 "survivors_committed": self.survivors_committed,
                 "source": self.source,
+                "donors": self.donors,
                 "bytes": self.bytes,
                 "checksum": self.checksum,
                 "lost_steps": self.lost_steps,

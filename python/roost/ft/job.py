@@ -7,21 +7,20 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from roost import libraries, process
+from roost import libraries
 from roost.failure import Restart
 from roost.ft.books import Books, Report
 from roost.ft.companion import Companion
-from roost.ft.coordinator import Coordinator
 from roost.ft.ledger import Ledger, forget_books, keep_books
 from roost.ft.lives import Lives
 from roost.ft.places import home_of, per_host, spawn_replicas
-from roost.ft.stores import Stores
+from roost.ft.service import Counts, housed, served, watched
 from roost.ft.sync import EveryStep
 from roost.ft.timeouts import Timeouts
 from roost.ft.trainer import Trainer
 from roost.ft.training import Plan
 from roost.running import this_host, this_proc
-from roost.values import check_integer
+from roost.values import check_integer, check_one_of
 
 if TYPE_CHECKING:
     import types
@@ -32,16 +31,20 @@ if TYPE_CHECKING:
     from roost.ft.incidents import Incident
     from roost.ft.sync import Sync
     from roost.host_mesh import HostMesh
-    from roost.mesh import ProcMesh, SpawnOptions
+    from roost.mesh import ProcMesh
 
 __all__ = ["FaultTolerantJob"]
 
 B = TypeVar("B")
 
+_POLICIES = (
+    "batches: each replica learns from one item a step, so that with fewer replicas a step learns from less",
+    "batches: a step learns from as many items with fewer replicas, each of which then learns from more",
+)
+
 _logger = logging.getLogger("roost.ft")
 
 _PRELOAD = ("roost.ft.quiet", "torch", "torch._dynamo", "torch.distributed", "torch.optim")
-_SERVICE = Restart(limit=1000, within_s=60, backoff_s=(0.0, 0.1), while_down="wait")
 _TRAINERS = Restart(limit=10, within_s=60, backoff_s=(0.0, 1.0), on="any_host")
 
 
@@ -57,7 +60,8 @@ class FaultTolerantJob(Generic[B]):
         procs: how many procs each has.
         min_replicas: with fewer that live, the others wait.
         steps: when training ends; None for the end of the data.
-        data: items, each handed out once to one replica; None when `step` finds its own.
+        data: items, each handed out once to one replica, one a step; a `GlobalBatch` of them has the size of all replicas' batches
+            together stay the same when replicas come and go. None when `step` finds its own.
         sync: how replicas keep together.
         hosts: where they run, as many on each as on any other.
         gpus_per_proc: how many devices each proc sees.
@@ -67,11 +71,14 @@ class FaultTolerantJob(Generic[B]):
         spares: warm procs on each host that wait to take a dead one's place.
         spare_hosts: how many of the hosts, the last ones, stand by, warm, to take what a lost one had.
         detect_within_s: how long a replica that stands still may go unnoticed; all time-outs follow from it.
-        quorum: "roost", decided by supervision.
+        donors: from how many replicas a recovered one takes its state at once, where there are as many. Each copies its state for it,
+            and when one dies meanwhile the others go on.
+        quorum: who trains together: "roost", decided by supervision, or "torchft", by torchft's own lighthouse and managers, which
+            are supervised.
 
     Raises:
         ValueError: values that cannot work together.
-        Unavailable: torch, or for LocalSGD and DiLoCo torchft, is not there.
+        Unavailable: torch, or for LocalSGD, DiLoCo and torchft's quorum torchft, is not there.
     """
 
     def __init__(
@@ -92,7 +99,8 @@ class FaultTolerantJob(Generic[B]):
         spares: int = 0,
         spare_hosts: int = 0,
         detect_within_s: float = 10.0,
-        quorum: Literal["roost"] = "roost",
+        donors: int = 1,
+        quorum: Literal["roost", "torchft"] = "roost",
     ) -> None:
         check_integer("FaultTolerantJob", "replicas", replicas, least=1)
         check_integer("FaultTolerantJob", "procs", procs, least=1)
@@ -100,19 +108,22 @@ class FaultTolerantJob(Generic[B]):
         if steps is not None:
             check_integer("FaultTolerantJob", "steps", steps, least=1)
         check_integer("FaultTolerantJob", "spare_hosts", spare_hosts, least=0)
+        check_integer("FaultTolerantJob", "donors", donors, least=1)
         per_host(1 if hosts is None else len(hosts), spare_hosts, replicas, procs)
         if min_replicas > replicas:
             raise ValueError(f"min_replicas={min_replicas} of {replicas} replicas: training could never begin")
         if steps is None and data is None:
             raise ValueError("FaultTolerantJob needs steps= or data=, or it never ends")
-        if quorum != "roost":  # pyright: ignore[reportUnnecessaryComparison]  # users without a type checker
-            raise ValueError(f'quorum={quorum!r}: only "roost" is built')
+        check_one_of("FaultTolerantJob", "quorum", quorum, ("roost", "torchft"))
+        if donors > 1 and quorum == "torchft":
+            raise ValueError(f'FaultTolerantJob donors={donors}: with quorum="torchft" a state comes from one')
         self._cls, self._args, self._kwargs = _of_trainer(trainer)
-        self._replicas, self._procs, self._min_replicas = replicas, procs, min_replicas
-        self._steps, self._has_data = steps, data is not None
+        self._counts = Counts(replicas, procs, min_replicas, donors)
+        self._steps = steps
         self._sync: Sync = EveryStep() if sync is None else sync
+        self._quorum: Literal["roost", "torchft"] = quorum
         libraries.check_torch()
-        if not isinstance(self._sync, EveryStep):
+        if self._wants_torchft:
             libraries.check_torchft()
         self._timeouts = Timeouts(detect_within_s)
         self._hosts, self._spare_hosts = hosts, spare_hosts
@@ -120,7 +131,13 @@ class FaultTolerantJob(Generic[B]):
             "gpus_per_proc": gpus_per_proc, "env": env, "spares": spares,
             "restart": _TRAINERS if restart is None else restart, "preload": self._preload(preload),
         }  # fmt: skip
-        self._books = Books(data, procs)
+        self._books = books = Books(data, procs)
+        if books.batch_size is not None and books.batch_size < replicas:
+            raise ValueError(
+                f"GlobalBatch size={books.batch_size} for {replicas} replicas: each has to learn from one item at least"
+            )
+        if isinstance(self._sync, EveryStep) and self._sync.backwards is None and books.batch_size is None:
+            raise ValueError("EveryStep(backwards=None) is once for each item of a share: give data=GlobalBatch(...)")
         self._stack = AsyncExitStack()
         self._proc_mesh: ProcMesh | None = None
         self._plan: Plan | None = None
@@ -194,7 +211,7 @@ class FaultTolerantJob(Generic[B]):
         if self._is_running and self._plan is not None:
             why = "the job was stopped"
             self._plan.companions.quit.broadcast(why)
-            self._plan.coordinator.finish.broadcast(why)
+            self._plan.service.finish.broadcast(why)
         await self._stack.__aexit__(kind, error, traceback)
 
     async def run(self) -> Report:
@@ -224,44 +241,37 @@ class FaultTolerantJob(Generic[B]):
 
     async def _start(self) -> None:
         enter = self._stack.enter_async_context
-        host = this_host()
-        hosts = host if self._hosts is None else self._hosts
+        hosts = this_host() if self._hosts is None else self._hosts
         if hosts.sizes:
             await hosts.ready()
         home = home_of(hosts)
         number = keep_books(self._books)
         self._stack.callback(forget_books, number)
         ledger = await enter(this_proc().spawn("ft-ledger", Ledger, number))
-        stores_home = await enter(host.spawn_procs(name="ft-stores", restart=_SERVICE, preload=self._spawn["preload"]))
-        quorum_home = await enter(host.spawn_procs(name="ft-quorum", restart=_SERVICE))
-        self._services = {"quorum service": quorum_home, "stores": stores_home}
+        self._services = await housed(self._stack, self._quorum, self._spawn["preload"])
         procs = await spawn_replicas(
-            hosts, self._spare_hosts, self._replicas, self._procs, supervise=_handled, **self._spawn
+            hosts, self._spare_hosts, self._counts.replicas, self._counts.procs, supervise=_handled, **self._spawn
         )
         self._proc_mesh = await enter(procs)
-        companions = await self._watched(procs).spawn("ft-companions", Companion, self._timeouts)
-        stores = await self._watched(stores_home).spawn("ft-stores", Stores, home)
-        coordinator = await self._watched(quorum_home).spawn(
-            "ft-coordinator", Coordinator, companions, stores, ledger, self._replicas, self._procs, self._min_replicas
-        )
+        companions = await watched(procs, self._timeouts).spawn("ft-companions", Companion, self._timeouts)
+        service = await served(self._services, self._quorum, companions, ledger, home, self._timeouts, self._counts)
         self._trainers = await procs.spawn(self._cls.__name__, self._cls, *self._args, **self._kwargs)
         self._plan = Plan(
-            coordinator, companions, ledger, self._sync, self._timeouts, home, self._steps, self._has_data
-        )
-        _logger.info("%d replicas of %d procs, %s; %s", self._replicas, self._procs, self._sync, self._timeouts)
+            self._quorum, service, companions, ledger, self._sync, self._timeouts, home, self._counts, self._steps,
+            self._books.has_data, self._books.batch_size,
+        )  # fmt: skip
+        counts = self._counts
+        _logger.info("%d replicas of %d procs, %s; %s", counts.replicas, counts.procs, self._sync, self._timeouts)
+        if self._books.has_data:
+            _logger.info("%s", _POLICIES[self._books.batch_size is not None])
 
-    def _watched(self, procs: ProcMesh) -> SpawnOptions:
-        """Procs whose actors are probed: one that does not answer is gone, and its process is to go too."""
-
-        async def end(failure: Failure) -> bool:
-            process.current().control.kill(list(procs.slice(**failure.point)._members()), failure.reason)
-            return True
-
-        return procs.options(probe=self._timeouts.probe, supervise=end)
+    @property
+    def _wants_torchft(self) -> bool:
+        return self._quorum == "torchft" or not isinstance(self._sync, EveryStep)
 
     def _preload(self, more: Sequence[str]) -> tuple[str, ...]:
         names = [*_PRELOAD]
-        if not isinstance(self._sync, EveryStep):
+        if self._wants_torchft:
             names.append("torchft.local_sgd")
         names.extend(["roost.ft.training", "roost.ft.trainer"])
         if self._cls.__module__ not in ("__main__", "__mp_main__"):

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from roost.ft.books import Books
-    from roost.ft.coordinator import Member
     from roost.ft.data import Item
+    from roost.ft.quorum import Member
 
 __all__ = ["Ledger", "News", "Settlement", "books_of", "forget_books", "keep_books"]
 
@@ -60,6 +60,7 @@ class News:
 
     times: dict[str, float] = field(default_factory=dict[str, float])
     source: int | None = None
+    donors: tuple[int, ...] = ()
     bytes: int = 0
     checksum: str = ""
 
@@ -103,6 +104,16 @@ class Ledger(Actor):
     async def released(self, at: float) -> None:
         """All members of a group have been freed from it."""
         self._books.released(at)
+
+    @endpoint(concurrent=True)
+    async def has_begun(self) -> bool:
+        """Whether a step counts by now."""
+        return self._books.progress > 0
+
+    @endpoint(concurrent=True)
+    async def formed(self, learners: tuple[int, ...]) -> None:
+        """Other replicas train from now on than before."""
+        self._books.formed(learners)
 
     @endpoint(concurrent=True)
     async def staged(self, seconds: float, nbytes: int) -> None:

@@ -1,4 +1,4 @@
-"""`CoordinatorLink`: how a training thread speaks with the coordinator. It waits in replies, which a death completes at once."""
+"""How a training thread speaks with the quorum service and with the job. It waits in replies, which a death completes at once."""
 
 from __future__ import annotations
 
@@ -11,52 +11,46 @@ from roost.ft.ledger import News
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from roost.ft.coordinator import Coordinator, Grant, Member, Verdict
+    from roost.ft.coordinator import Coordinator
     from roost.ft.ending import End
     from roost.ft.ledger import Ledger
-    from roost.ft.quorum import Ask, Decision
+    from roost.ft.lighthouse import Entry, Lighthouse
+    from roost.ft.quorum import Ask, Decision, Grant, Member, Verdict
     from roost.ft.seat import Seat
     from roost.reply import Reply
 
-__all__ = ["CoordinatorLink"]
+__all__ = ["CoordinatorLink", "LighthouseLink", "ServiceLink"]
 
 _AGAIN_S = 0.02
 
 
-class CoordinatorLink:
-    """The way to the coordinator, whichever life of it there is.
+class ServiceLink:
+    """What ways to either quorum service have in common.
 
     Args:
         seat: the proc's.
         member: who speaks.
-        coordinator: the quorum service.
+        service: the quorum service.
         ledger: what is told of coming back.
     """
 
-    def __init__(self, seat: Seat, member: Member, coordinator: Coordinator, ledger: Ledger) -> None:
+    def __init__(self, seat: Seat, member: Member, service: Coordinator | Lighthouse, ledger: Ledger) -> None:
         self.replica = member.replica
         self.news = News()
         self._seat = seat
         self._member = member
-        self._coordinator = coordinator
+        self._service = service
         self._ledger = ledger
         self._is_back = False
 
-    def ask(self, ask: Ask) -> Grant | End:
-        """Wait for the next quorum."""
-        granted: Grant | End = self._insist(lambda: self._coordinator.ask.call_one(self._member, ask))
-        return granted
-
-    def vote(self, vote: Decision, *, idles: bool | None) -> Verdict | Literal[True]:
-        """Wait for the decision; a new coordinator is sent the same vote again."""
-        seat = self._member.replica, self._member.proc, self._member.life
-        says = vote.quorum_id, vote.step, vote.is_yes
-        verdict: Verdict | Literal[True] = self._insist(lambda: self._coordinator.vote.call_one(seat, says, idles))
-        return verdict
-
     def know(self, *, has_state: bool, last: Decision | None) -> None:
-        """Remember for a new coordinator."""
+        """Remember for a new quorum service."""
         self._seat.know(has_state=has_state, last=last)
+
+    def ended(self, end: End) -> None:
+        """Training has ended here: whichever life of the quorum service there is, or comes, hears of it."""
+        self._seat.know_end(end)
+        self._service.over.broadcast(end)
 
     def mark(self, what: str, limit_s: float | None) -> None:
         """Say what the training thread does, and for how long it may."""
@@ -85,3 +79,53 @@ class CoordinatorLink:
             except ActorDied:
                 # It is restarted, or the whole job ends. What was asked is asked again, and answered alike.
                 time.sleep(_AGAIN_S)
+
+
+class CoordinatorLink(ServiceLink):
+    """The way to Roost's own quorum service, whichever life of it there is."""
+
+    _service: Coordinator
+
+    def ask(self, ask: Ask) -> Grant | End:
+        """Wait for the next quorum."""
+        granted: Grant | End = self._insist(lambda: self._service.ask.call_one(self._member, ask))
+        return granted
+
+    def vote(self, vote: Decision, *, idles: bool | None) -> Verdict | Literal[True]:
+        """Wait for the decision; a new coordinator is sent the same vote again."""
+        seat = self._member.replica, self._member.proc, self._member.life
+        says = vote.quorum_id, vote.step, vote.is_yes
+        verdict: Verdict | Literal[True] = self._insist(lambda: self._service.vote.call_one(seat, says, idles))
+        return verdict
+
+
+class LighthouseLink(ServiceLink):
+    """The way to the actor that has torchft's lighthouse, whichever life of it there is."""
+
+    _service: Lighthouse
+
+    def enter(self) -> Entry | End:
+        """Where the lighthouse is, and a store of this life's own."""
+        entry: Entry | End = self._insist(lambda: self._service.enter.call_one(self._member))
+        return entry
+
+    def ready(self) -> None:
+        """Wait until all that are to train have managers: who asks alone would have a quorum alone."""
+        self._insist(lambda: self._service.arrive.call_one(self._member))
+
+    def failed(self, quorum_id: int, reason: str) -> None:
+        """Have the other members of a quorum's group freed from it."""
+        self._service.failed.broadcast(self.replica, quorum_id, reason)
+
+    def formed(self, learners: tuple[int, ...]) -> None:
+        """Other replicas train from now on than before."""
+        self._ledger.formed.broadcast(learners)
+
+    def has_begun(self) -> bool:
+        """Whether a step counts by now."""
+        return bool(self._insist(self._ledger.has_begun.call_one))
+
+    def without_state(self) -> End:
+        """What follows when nobody in a quorum has the state, and steps count."""
+        end: End = self._insist(self._service.without_state.call_one)
+        return end

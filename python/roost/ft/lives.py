@@ -135,7 +135,7 @@ class Lives:
             incident.phases.setdefault("detected", 0.0)
             again: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
             self._given_up[replica] = again
-            await self._plan.coordinator.lose.call_one(replica, "is given up by its restart policy")
+            await self._plan.service.lose.call_one(replica, "is given up by its restart policy")
             self._stops_training()
             return await again
         return True

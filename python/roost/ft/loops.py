@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from roost import libraries
 from roost.ft.gradients import Gradients
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from roost.ft.manager import Manager
     from roost.ft.sync import Sync
+    from roost.ft.torchft_manager import TorchftManager
+
+    AnyManager: TypeAlias = Manager | TorchftManager
 
 __all__ = ["SyncLoop", "loop_for"]
 
@@ -39,6 +42,10 @@ class SyncLoop(Protocol):
         """Do one inner step, and the sync that is due with it."""
         ...
 
+    def learns_from(self, items: int) -> None:
+        """Say how many items of a global batch the step that begins learns from."""
+        ...
+
     def drain(self) -> None:
         """Bring in what is not synced yet: there are no more steps of this member's own."""
         ...
@@ -52,10 +59,10 @@ class SyncLoop(Protocol):
         ...
 
 
-def loop_for(sync: Sync, manager: Manager, model: Any, optimizer: Any) -> SyncLoop:
-    """The loop of a kind of sync."""
+def loop_for(sync: Sync, manager: AnyManager, model: Any, optimizer: Any, *, is_shared: bool = False) -> SyncLoop:
+    """The loop of a kind of sync; `is_shared` where replicas learn from shares of a global batch."""
     if isinstance(sync, EveryStep):
-        return _EveryStepLoop(manager, optimizer, sync)
+        return _EveryStepLoop(manager, optimizer, sync, is_shared=is_shared)
     if isinstance(sync, LocalSGD):
         return _LocalSGDLoop(manager, model, optimizer, sync.every)
     return _DiLoCoLoop(manager, model, optimizer, sync)
@@ -66,10 +73,15 @@ class _EveryStepLoop:
 
     keeps_on_no = False
 
-    def __init__(self, manager: Manager, optimizer: Any, sync: EveryStep) -> None:
+    def __init__(self, manager: AnyManager, optimizer: Any, sync: EveryStep, *, is_shared: bool) -> None:
         self._manager = manager
         self._optimizer = optimizer
-        self._gradients = Gradients(optimizer, manager.allreduce, sync.bucket_bytes, sync.backwards)
+        self._gradients = Gradients(optimizer, self._average, sync.bucket_bytes, sync.backwards or 1)
+        self._is_shared = is_shared
+        self._calls_for_each = sync.backwards is None
+        # How many items this member learns from in this step, and all together: a sum that is there when it is waited for.
+        self._items = 0
+        self._all_items: tuple[Any, Any] | None = None
         self._plain_step = optimizer.step
         self._has_voted = False
         optimizer.step = self._synced_step
@@ -94,12 +106,22 @@ class _EveryStepLoop:
             raise RuntimeError("step() has not called self.optimizer.step(), where EveryStep counts")
         self._has_voted = False
 
+    def learns_from(self, items: int) -> None:
+        """Begin to add up how many items all learn from: gradients count by their share of that."""
+        self._items, self._all_items = items, None
+        if self._calls_for_each:
+            self._gradients.backwards = max(1, items)
+        if self._is_shared and self._gradients.is_on:
+            total = libraries.torch().tensor([float(items)])
+            self._all_items = total, self._manager.allreduce(total, reduce_op=libraries.distributed().ReduceOp.SUM)
+
     def drain(self) -> None:
         """Nothing is left between steps."""
 
     def idle(self) -> None:
         """Add nothing, and go where the others go."""
         self._begin()
+        self.learns_from(0)
         self._optimizer.zero_grad()
         self._vote()
 
@@ -122,6 +144,15 @@ class _EveryStepLoop:
         self._has_voted = True
         self._vote()
 
+    def _average(self, flat: Any) -> Any:
+        if self._all_items is None:
+            return self._manager.allreduce(flat)
+        total, work = self._all_items
+        work.wait()
+        # After an error there is nothing of use in it, nor in the average.
+        flat.mul_(self._items / max(1.0, float(total)))
+        return self._manager.allreduce(flat, reduce_op=libraries.distributed().ReduceOp.SUM)
+
     def _vote(self) -> None:
         self._gradients.finish()
         if self._manager.should_commit():
@@ -133,7 +164,7 @@ class _LocalSGDLoop:
 
     keeps_on_no = True
 
-    def __init__(self, manager: Manager, model: Any, optimizer: Any, every: int) -> None:
+    def __init__(self, manager: AnyManager, model: Any, optimizer: Any, every: int) -> None:
         self._manager = manager
         self._sgd = libraries.local_sgd().LocalSGD(manager, model, optimizer, every)
         self._sgd.__enter__()
@@ -155,6 +186,9 @@ class _LocalSGDLoop:
         """The optimizer's hooks sync."""
         inner()
 
+    def learns_from(self, items: int) -> None:
+        """Parameters are averaged, each replica's alike."""
+
     def drain(self) -> None:
         """Sync the steps that are left."""
         if self.local():
@@ -174,7 +208,7 @@ class _DiLoCoLoop:
 
     keeps_on_no = False
 
-    def __init__(self, manager: Manager, model: Any, optimizer: Any, sync: DiLoCo) -> None:
+    def __init__(self, manager: AnyManager, model: Any, optimizer: Any, sync: DiLoCo) -> None:
         self._manager = manager
         self._names = tuple(sync.fragments) or ("",)
         modules = _fragments(model, self._names)
@@ -203,6 +237,9 @@ class _DiLoCoLoop:
     def step(self, inner: Callable[[], None]) -> None:
         """The optimizer's hooks sync."""
         inner()
+
+    def learns_from(self, items: int) -> None:
+        """What was learnt is averaged, each replica's alike."""
 
     def drain(self) -> None:
         """Sync what is left, of each fragment."""

@@ -8,12 +8,13 @@ from typing import Any
 
 from roost import libraries
 
-__all__ = ["Checksum", "Leaf", "Manifest", "manifest_of", "tensors_of"]
+__all__ = ["Checksum", "Leaf", "Manifest", "manifest_of", "sum_of", "tensors_of"]
 
 SMALL_BYTES = 1024
 """Tensors of no more bytes, such as the step counts of optimizers, are packed and read at once."""
 _ALIGNMENT = 64
 _WORD = 8
+_WORDS = 1 << 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,21 +105,29 @@ class Checksum:
     """Of tensors of bytes: any changed or misplaced word shows. As quick as memory, which a state of gigabytes wants."""
 
     def __init__(self) -> None:
-        self._whole = 0
+        self._sums: dict[int, int] = {}
 
     def add(self, number: int, piece: Any) -> None:
         """Add a piece of tensor `number`, of whole words unless it is the tensor's last: pieces may come in any order."""
-        torch = libraries.torch()
-        words = piece.numel() // _WORD * _WORD
-        # What begins between two words is rare, and copied.
-        whole = piece[:words] if piece.data_ptr() % _WORD == 0 else piece[:words].clone()
-        found = int(whole.view(torch.int64).sum().item()) + int(piece[words:].sum(dtype=torch.int64).item())
-        self._whole += (number + 1) * found
+        self._sums[number] = self._sums.get(number, 0) + sum_of(piece)
+
+    def sums(self, count: int) -> tuple[int, ...]:
+        """Of each of so many tensors."""
+        return tuple(self._sums.get(number, 0) % _WORDS for number in range(count))
 
     @property
     def text(self) -> str:
-        """The sum so far."""
-        return f"{self._whole % (1 << 64):016x}"
+        """Of all together."""
+        return f"{sum((number + 1) * one for number, one in self._sums.items()) % _WORDS:016x}"
+
+
+def sum_of(piece: Any) -> int:
+    """The sum of the words of a tensor of bytes, which begins at one."""
+    torch = libraries.torch()
+    words = piece.numel() // _WORD * _WORD
+    # What begins between two words in memory is rare, and copied.
+    whole = piece[:words] if piece.data_ptr() % _WORD == 0 else piece[:words].clone()
+    return int(whole.view(torch.int64).sum().item()) + int(piece[words:].sum(dtype=torch.int64).item())
 
 
 def _walk(value: Any, path: str, found: dict[str, Any], place: Any = None) -> Any:

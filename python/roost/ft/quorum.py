@@ -3,8 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-__all__ = ["Ask", "Condemned", "Decided", "Decision", "Ended", "Formed", "Output", "Quorum", "Report", "Stopped"]
+if TYPE_CHECKING:
+    from roost.ft.ending import End
+
+__all__ = [
+    "Ask",
+    "Condemned",
+    "Decided",
+    "Decision",
+    "Ended",
+    "Formed",
+    "Grant",
+    "Member",
+    "Output",
+    "Quorum",
+    "Report",
+    "Stopped",
+    "Verdict",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +62,8 @@ class Report:
     has_state: bool
     last: Decision | None = None
     """The last decision that it was told."""
+    end: End | None = None
+    """How training has ended for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +79,8 @@ class Quorum:
     """Of each member."""
     healing: tuple[int, ...] = ()
     """Members that take their state from another before they count."""
-    sources: tuple[int, ...] = ()
-    """Where each of those takes it from."""
+    sources: tuple[tuple[int, ...], ...] = ()
+    """Where each of those takes it from: whose state it is, and others that may have parts of the same."""
     idle: tuple[int, ...] = ()
     """Members that have nothing to add."""
     base: int = 0
@@ -73,13 +93,22 @@ class Quorum:
         """The next step of the same members, once this one counts."""
         return replace(self, step=self.step + 1, base=self.base + self.steps, healing=(), sources=())
 
+    @property
+    def learners(self) -> tuple[int, ...]:
+        """The members that train until the next quorum."""
+        return tuple(replica for replica in self.members if replica not in self.idle)
+
     def rank(self, replica: int) -> int:
         """The place of a replica in the group."""
         return self.members.index(replica)
 
-    def source_of(self, replica: int) -> int | None:
-        """Where a replica takes its state from; None when it has one."""
-        return self.sources[self.healing.index(replica)] if replica in self.healing else None
+    def sources_of(self, replica: int) -> tuple[int, ...]:
+        """Where a replica takes its state from; nowhere when it has one."""
+        return self.sources[self.healing.index(replica)] if replica in self.healing else ()
+
+    def is_source(self, replica: int) -> bool:
+        """Whether others take their state from a replica."""
+        return any(replica in one for one in self.sources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +140,6 @@ class Condemned:
 class Ended:
     """Nobody has anything more to train on: all asks are answered with the end."""
 
-    step: int
     base: int
     """How many inner steps count."""
     trained: tuple[int, ...]
@@ -126,3 +154,29 @@ class Stopped:
 
 
 Output = Formed | Decided | Condemned | Ended | Stopped
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Who asks and votes: a proc in one life of its replica."""
+
+    replica: int
+    proc: int
+    life: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A quorum, and where its members find each other."""
+
+    quorum: Quorum
+    store: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a step counts."""
+
+    is_yes: bool
+    next: Grant | End | None = None
+    """The quorum after it, where that was asked for with the votes and nobody has to be waited for."""

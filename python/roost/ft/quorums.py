@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from roost.ft.quorum import Ask, Condemned, Decided, Decision, Ended, Formed, Output, Quorum, Report, Stopped
+
+if TYPE_CHECKING:
+    from roost.ft.ending import End
 
 __all__ = ["Quorums"]
 
@@ -47,13 +51,15 @@ class Quorums:
         replicas: how many replicas there are.
         procs: how many procs each has.
         min_replicas: a quorum of fewer members is never formed.
+        donors: from how many members a newcomer takes its state at once, where there are as many.
     """
 
-    def __init__(self, epoch: int, replicas: int, procs: int = 1, min_replicas: int = 1) -> None:
+    def __init__(self, epoch: int, replicas: int, procs: int = 1, min_replicas: int = 1, donors: int = 1) -> None:
         self._epoch = epoch
         self._replicas = replicas
         self._procs = procs
         self._min_replicas = min_replicas
+        self._donors = donors
         self._counter = 0
         self._live: dict[int, _Replica] = {}
         # The last life of each replica that is known to have ended.
@@ -98,6 +104,8 @@ class Quorums:
             if report.last is not None and report.last.is_yes:
                 self._keep(report.last)
         self._unheard.discard((replica, proc))
+        if report is not None and report.end is not None:
+            return self.over(report.end)
         return self._form()
 
     def asked(self, replica: int, life: int, proc: int, ask: Ask) -> list[Output]:
@@ -143,6 +151,13 @@ class Quorums:
             return self._form()
         self._fenced[replica] = one.life
         return self._without(replica, reason) + self._form()
+
+    def over(self, end: End) -> list[Output]:
+        """Training has ended for one, and so for all: who comes back is not to wait for those that ask no more."""
+        if self._is_over:
+            return []
+        self._is_over = True
+        return [Stopped(end.error)] if end.error is not None else [Ended(end.base, end.trained)]
 
     def lost(self, replica: int, reason: str = "left") -> list[Output]:
         """A replica does not come back: it left, or its policy gave it up."""
@@ -238,7 +253,7 @@ class Quorums:
         if all(ask.is_idle for replica in expected for ask in ready[replica].asks.values()):
             self._is_over = True
             asks = [ask for replica in expected for ask in ready[replica].asks.values()]
-            return [Ended(max(ask.step for ask in asks), max(ask.base for ask in asks), tuple(sorted(trained)))]
+            return [Ended(max(ask.base for ask in asks), tuple(sorted(trained)))]
         return self._formed(ready, sorted(expected))
 
     def _formed(self, ready: dict[int, _Replica], expected: list[int]) -> list[Output]:
@@ -246,8 +261,9 @@ class Quorums:
         step = max(ask.step for replica in expected for ask in ready[replica].asks.values())
         whole = self._whole(ready, expected, step)
         healing = tuple(replica for replica in members if replica not in whole)
-        # Several newcomers take from several sources.
-        sources = tuple(whole[number % len(whole)] for number, _ in enumerate(healing))
+        # Several newcomers begin with several sources.
+        turned = (whole[number % len(whole) :] + whole[: number % len(whole)] for number, _ in enumerate(healing))
+        sources = tuple(tuple(one[: self._donors]) for one in turned)
         lives = tuple(ready[replica].life for replica in members)
         idle = tuple(replica for replica in members if any(ask.is_idle for ask in ready[replica].asks.values()))
         before = self._round

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from roost.ft.ending import End
     from roost.ft.group import Group
     from roost.ft.quorum import Decision, Report
 
@@ -91,6 +92,9 @@ class Seat:
         self._has_state = False
         self._last: Decision | None = None
         self.group: Group | None = None
+        self._end: End | None = None
+        self.renew: Callable[[str], None] | None = None
+        """What frees the training thread from a quorum service that is gone, where nothing else does; any thread."""
         self.fault: Callable[[], object] | None = None
         """What is to go wrong where the training thread next says what it does."""
         self.shelf = Shelf()
@@ -98,9 +102,10 @@ class Seat:
         self.ended: Future[Callable[[], None]] = Future()
         """What stages the state that training has ended with, once it has."""
 
-    def begin(self, life: int, group: Group) -> None:
+    def begin(self, life: int, group: Group, renew: Callable[[str], None] | None) -> None:
         """The training of a life begins, in the calling thread."""
         self.progress.begin()
+        self.renew = renew
         with self._lock:
             self._life, self._has_state, self._last, self.group = life, False, None, group
 
@@ -109,12 +114,17 @@ class Seat:
         with self._lock:
             self._has_state, self._last = has_state, last or self._last
 
+    def know_end(self, end: End) -> None:
+        """Training has ended here; a new coordinator is told."""
+        with self._lock:
+            self._end = end
+
     def report(self) -> Report | None:
         """What this proc knows; None before it trains."""
         from roost.ft.quorum import Report
 
         with self._lock:
-            return None if self._life < 0 else Report(self._life, self._has_state, self._last)
+            return None if self._life < 0 else Report(self._life, self._has_state, self._last, self._end)
 
 
 _here: Seat | None = None

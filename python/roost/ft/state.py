@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from roost.errors import ActorDied, CallTimeoutError
 from roost.ft.manifest import manifest_of
-from roost.ft.staging import FINAL_ID, Staging, bytes_of, read_staged
+from roost.ft.reading import Donor, read_staged
+from roost.ft.staging import FINAL_ID, Staging, bytes_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from roost.ft.companion import Companion
-    from roost.ft.coordinator import Member
     from roost.ft.ledger import Ledger, News
-    from roost.ft.quorum import Quorum
+    from roost.ft.quorum import Member, Quorum
     from roost.ft.staging import Shelf
 
 __all__ = ["StateTransfer"]
@@ -53,18 +53,37 @@ class StateTransfer:
         nbytes = self._staging.stage(quorum.id, quorum.step, state)
         self._ledger.staged.broadcast(time.monotonic() - began, nbytes)
 
-    def take(self, quorum: Quorum, source: int, own: dict[str, Any]) -> dict[str, Any]:
-        """Take the state of another member: into the tensors of `own` where they are alike, else into new ones.
+    def take(self, quorum: Quorum, sources: Sequence[int], own: dict[str, Any]) -> dict[str, Any]:
+        """Take the state of other members: into the tensors of `own` where they are alike, else into new ones.
+
+        Args:
+            quorum: whose members these are.
+            sources: where from, each as much of what they have alike as it gives; the first one's is taken where they differ.
+            own: this member's state.
 
         Raises:
-            ActorDied: the other died; BufferGone, VersionError: what it staged is gone.
-            ValueError: a tensor has another shape there, or what came is not what it staged.
+            ActorDied: they all died; BufferGone, VersionError: what they staged is gone.
+            ValueError: a tensor has another shape there, or what came is not what was staged.
         """
         until = time.monotonic() + self._heal_within_s
-        companion = self._companions.slice(replicas=source, procs=self._member.proc)
-        staged = companion.staged.call_one(quorum.id, quorum.step).result(self._heal_within_s)
-        state = read_staged(staged, own, source, until - time.monotonic())
-        self._news.source, self._news.bytes, self._news.checksum = source, staged.manifest.nbytes, staged.checksum
+        asked = [
+            (one, self._companions.slice(replicas=one, procs=self._member.proc).staged.call_one(quorum.id, quorum.step))
+            for one in sources
+        ]
+        donors: list[Donor] = []
+        gone: ActorDied | None = None
+        for source, reply in asked:
+            try:
+                donors.append(Donor(source, reply.result(max(0.01, until - time.monotonic()))))
+            except ActorDied as died:
+                gone = gone or died
+        if not donors and gone is not None:
+            raise gone
+        state, gave = read_staged(donors, own, until - time.monotonic())
+        staged = next(one.staged for one in donors if one.replica == gave[0])
+        news = self._news
+        news.source, news.donors = gave[0], gave
+        news.bytes, news.checksum = staged.manifest.nbytes, staged.checksum
         return state
 
     def stage_final(self, state: dict[str, Any]) -> None:
@@ -81,9 +100,11 @@ class StateTransfer:
             companion = self._companions.slice(replicas=source, procs=self._member.proc)
             try:
                 staged = companion.final.call_one().result(self._heal_within_s)
-                return read_staged(staged, own, source, self._heal_within_s)
+                state, _ = read_staged([Donor(source, staged)], own, self._heal_within_s)
             except (ActorDied, CallTimeoutError):
                 continue
+            else:
+                return state
         return None
 
     def digest(self, state: dict[str, Any]) -> str:

@@ -22,12 +22,14 @@ class EveryStep:
 
     bucket_bytes: int = 25 << 20
     """How much is averaged at once."""
-    backwards: int = 1
-    """How many times a step calls `backward()`, to add up the gradients of several batches: they travel with the last of them."""
+    backwards: int | None = 1
+    """How many times a step calls `backward()`, to add up the gradients of several batches: they travel with the last of them.
+    None: once for each item of its share of a `GlobalBatch`."""
 
     def __post_init__(self) -> None:
         check_integer("EveryStep", "bucket_bytes", self.bucket_bytes, least=1)
-        check_integer("EveryStep", "backwards", self.backwards, least=1)
+        if self.backwards is not None:
+            check_integer("EveryStep", "backwards", self.backwards, least=1)
 
 
 @dataclass(frozen=True, slots=True)

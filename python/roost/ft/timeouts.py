@@ -15,6 +15,8 @@ _FIRST_STEP = 10.0
 _FIRST_STEP_LEAST_S = 60.0
 _FIRST_STEP_AGAIN = 3.0
 _LOOKS = 20
+_HEARTBEAT = 0.1
+_HEARTBEAT_LEAST_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,11 @@ class Timeouts:
     def collective_s(self, *, is_healing: bool) -> float:
         """How long a collective may take; all its members are in it, or take their state first."""
         return 0.8 * self.detect_within_s + (self.heal_within_s if is_healing else 0.0)
+
+    @property
+    def heartbeat_s(self) -> float:
+        """With torchft's quorum: how long a replica is silent before its lighthouse counts it as dead, and forms quorums without it."""
+        return max(_HEARTBEAT * self.detect_within_s, _HEARTBEAT_LEAST_S)
 
     def __str__(self) -> str:
         probe = self.probe

@@ -5,22 +5,28 @@ from __future__ import annotations
 import sys
 import time
 import traceback
+from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from roost import libraries
 from roost.addresses import address_towards
 from roost.errors import RoostError
-from roost.ft.coordinator import Member
+from roost.ft.data import shares
+from roost.ft.draws import Draws
 from roost.ft.ending import TrainingOver
 from roost.ft.group import GlooGroup
-from roost.ft.ledger import Settlement
-from roost.ft.linked import CoordinatorLink
+from roost.ft.ledger import Settlement, positions
+from roost.ft.linked import CoordinatorLink, LighthouseLink
 from roost.ft.loops import loop_for
-from roost.ft.manager import Manager
+from roost.ft.manager import DRAWS, Manager
+from roost.ft.quorum import Member
 from roost.ft.seat import seat_here
 from roost.ft.state import StateTransfer
 from roost.ft.sync import EveryStep
+from roost.ft.torchft_manager import TorchftManager
+from roost.ft.torchft_settings import Settings
+from roost.ft.transport import SeatTransport
 from roost.last_resort import end_process
 from roost.values import check_integer
 
@@ -30,7 +36,10 @@ if TYPE_CHECKING:
     from roost.ft.data import Item
     from roost.ft.ending import End
     from roost.ft.ledger import Ledger
+    from roost.ft.lighthouse import Lighthouse
+    from roost.ft.linked import ServiceLink
     from roost.ft.quorum import Quorum
+    from roost.ft.service import Counts
     from roost.ft.sync import Sync
     from roost.ft.timeouts import Timeouts
     from roost.ft.trainer import Trainer
@@ -43,15 +52,20 @@ __all__ = ["Plan", "Training", "fail_process"]
 class Plan:
     """What every trainer of a job is told."""
 
-    coordinator: Coordinator
+    quorum: Literal["roost", "torchft"]
+    service: Coordinator | Lighthouse
+    """What forms quorums."""
     companions: Companion
     ledger: Ledger
     sync: Sync
     timeouts: Timeouts
     home: str
     """The address of the host with the quorum service and the stores."""
+    counts: Counts
     steps: int | None
     has_data: bool
+    batch_size: int | None
+    """Of a `GlobalBatch`."""
 
 
 class Training:
@@ -69,24 +83,24 @@ class Training:
         self._trainer = trainer
         self._plan = plan
         self._member = Member(seat.replica, seat.proc, life)
-        self._link = CoordinatorLink(seat, self._member, plan.coordinator, plan.ledger)
-        self._link.news.times["process_up"] = seat.born_at
+        is_torchfts = plan.quorum == "torchft"
+        link = (LighthouseLink if is_torchfts else CoordinatorLink)(seat, self._member, plan.service, plan.ledger)
+        self._link: ServiceLink = link
+        link.news.times["process_up"] = seat.born_at
         self._first_step_s = first_step_s
-        self._link.mark("building", first_step_s)
+        link.mark("building", first_step_s)
         began = time.monotonic()
         libraries.torch()
         libraries.distributed()
         if not isinstance(plan.sync, EveryStep):
             libraries.local_sgd()
-        self._link.reached("libraries_imported")
-        group = GlooGroup(address_towards(plan.home), plan.timeouts.group_s, seat.proc)
-        self._transfer = transfer = StateTransfer(
-            self._member, seat.shelf, plan.companions, plan.ledger, self._link.news, plan.timeouts.heal_within_s
+        if is_torchfts:
+            libraries.torchft()
+        link.reached("libraries_imported")
+        self._transfer = StateTransfer(
+            self._member, seat.shelf, plan.companions, plan.ledger, link.news, plan.timeouts.heal_within_s
         )
-        seat.begin(life, group)
-        self._manager = Manager(
-            self._link, group, transfer, plan.timeouts, counts_healed=isinstance(plan.sync, EveryStep)
-        )
+        self._manager = self._managed(link)
         self._manager.decided, self._manager.joined = self._decided, self._joined
         self._manager.brings = lambda: (self._base, self.loop.brings())
         if isinstance(plan.sync, EveryStep):
@@ -94,7 +108,10 @@ class Training:
         trainer.model, trainer.optimizer = trainer.build()
         check_integer(type(trainer).__name__, "first_step", trainer.first_step, least=0)
         self._manager.register_state_dict_fn("trainer", trainer.load_state_dict, trainer.state_dict)
-        self.loop = loop_for(plan.sync, self._manager, trainer.model, trainer.optimizer)
+        draws = Draws(self._manager.current_step)
+        self._manager.register_state_dict_fn(DRAWS, draws.load_state_dict, draws.state_dict)
+        is_shared = plan.batch_size is not None
+        self.loop = loop_for(plan.sync, self._manager, trainer.model, trainer.optimizer, is_shared=is_shared)
         # Inner steps that count, and those since the last sync with their items and losses.
         self._base = trainer.first_step
         self._items: list[int] = []
@@ -103,8 +120,27 @@ class Training:
         self._verdicts: list[tuple[bool, int, int]] = []
         self._built_s = time.monotonic() - began
         self._is_first = True
-        self._next_item: Reply[Item[Any] | None] | None = None
+        # Items that are on their way.
+        self._asked: deque[Reply[Item[Any] | None]] = deque()
         self._manager.prepare()
+        draws.begin()
+
+    def _managed(self, link: CoordinatorLink | LighthouseLink) -> Manager | TorchftManager:
+        """The manager of the quorum that the job has."""
+        plan, seat = self._plan, self._seat
+        address = address_towards(plan.home)
+        group = GlooGroup(address, plan.timeouts.group_s, seat.proc)
+        counts_healed = isinstance(plan.sync, EveryStep)
+        if isinstance(link, CoordinatorLink):
+            seat.begin(self._member.life, group, None)
+            return Manager(link, group, self._transfer, plan.timeouts, counts_healed=counts_healed)
+        settings = Settings(
+            address, seat.proc, plan.counts.procs, plan.counts.min_replicas, plan.timeouts,
+            transport=lambda: SeatTransport(seat, plan.companions, plan.ledger, link),
+        )  # fmt: skip
+        manager = TorchftManager(link, group, settings, counts_healed=counts_healed)
+        seat.begin(self._member.life, group, manager.renew)
+        return manager
 
     def run(self) -> int | None:
         """Train to the end; how many steps count, or None for who came back when it was over, and nobody was there to take it from.
@@ -116,6 +152,7 @@ class Training:
             self._train()
         except TrainingOver as over:
             self._link.mark("at the end", None)
+            self._link.ended(over.end)
             self._manager.shutdown()
             if over.end.error is not None:
                 raise RoostError(over.end.error) from None
@@ -151,18 +188,43 @@ class Training:
             self._settle()
 
     def _take(self) -> tuple[bool, Item[Any] | None]:
-        """Whether there is another step, and what to learn from in it."""
+        """Whether there is another step, and what to learn from in it, or the first of that."""
         plan = self._plan
         if plan.steps is not None and self._base + self.loop.local() >= plan.steps:
             return False, None
         if not plan.has_data:
             return True, None
-        asked = self._next_item or plan.ledger.take.call_one(self._member)
-        self._link.mark("waiting for data", None)
-        item = asked.result()
-        # One ahead, so that a step does not wait for it.
-        self._next_item = plan.ledger.take.call_one(self._member)
+        (item,) = self._taken(1)
         return item is not None, item
+
+    def _taken(self, count: int) -> list[Item[Any] | None]:
+        """The next items, each None at the end of the data."""
+        # One ahead, so that a step does not wait for it.
+        while len(self._asked) <= count:
+            self._asked.append(self._plan.ledger.take.call_one(self._member))
+        self._link.mark("waiting for data", None)
+        return [self._asked.popleft().result() for _ in range(count)]
+
+    def _batch(self, first: Item[Any] | None) -> tuple[list[Item[Any]], Any]:
+        """What a step learns from: the items, and as the user's step gets them."""
+        size = self._plan.batch_size
+        if first is None:
+            return [], None
+        if size is None:
+            return [first], first.value
+        more = self._taken(self._share(size) - 1)
+        items = [first, *(one for one in more if one is not None)]
+        self.loop.learns_from(len(items))
+        return items, [one.value for one in items]
+
+    def _share(self, size: int) -> int:
+        """How many items of a global batch are this replica's."""
+        quorum = self._manager.quorum
+        assert quorum is not None
+        if self._manager.errored() is not None:
+            # Of this step nothing counts.
+            return 1
+        return shares(size, len(quorum.learners))[quorum.learners.index(self._member.replica)]
 
     def _idles_next(self) -> bool | None:
         """Whether there is no step after this one; None when that is not known yet."""
@@ -174,20 +236,20 @@ class Training:
             return True
         if not plan.has_data:
             return False
-        asked = self._next_item
+        asked = self._asked[0] if self._asked else None
         return asked.result() is None if asked is not None and asked.done() else None
 
-    def _inner_step(self, item: Item[Any] | None) -> None:
+    def _inner_step(self, first: Item[Any] | None) -> None:
         number = self._base + self.loop.local()
+        items, batch = self._batch(first)
         self._link.mark(f"step {number}", self._first_step_s if self._is_first else self._plan.timeouts.step_s)
         began = time.monotonic()
-        loss = self._trainer.step(number, None if item is None else item.value)
+        loss = self._trainer.step(number, batch)
         if self._is_first:
             self._is_first = False
             self._plan.ledger.began.broadcast(max(self._built_s, time.monotonic() - began))
         self._losses.append(float(loss))
-        if item is not None:
-            self._items.append(item.position)
+        self._items.extend(positions(items))
 
     def _joined(self, quorum: Quorum) -> None:
         """A newcomer counts from where the others are."""
