@@ -2,7 +2,7 @@
 
 A pod has a network, a host name, processes, /etc and /dev/shm of its own; all pods' names are in one file of hosts, which stands for
 the cluster's DNS. There is no container runtime: an image is a name (one that begins with "missing" is not found), and files are this
-machine's. The first container is run, its exec probes, secrets and memory volumes are honoured, its log is served.
+machine's. The first container is run, its exec probes, secrets and memory volumes are honoured, its log is served, its ports are forwarded.
 
 usage: mini_kubelet.py DIR NODE BRIDGE SUBNET NUMBER (by mini_kubernetes.py)
 """
@@ -28,6 +28,7 @@ from typing import IO
 from urllib.parse import parse_qs, urlsplit
 
 from kubernetes import client, config, watch
+from mini_portforward import serve_portforward
 
 DIR, NODE, BRIDGE, SUBNET, NUMBER = Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5])
 ADDRESS, PODS_MAX = f"{SUBNET}.1", 40
@@ -310,11 +311,14 @@ def know(ip: str, names: str | None) -> None:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """What the API server asks of a node: logs."""
+    """What the API server asks of a node: logs, and ports."""
 
     def do_GET(self) -> None:
-        """Send a log."""
+        """Send a log, or be a port."""
         url = urlsplit(self.path)
+        if url.path.startswith("/portForward/"):
+            self.forward(url.path.split("/")[2:4], int(parse_qs(url.query)["port"][0]))
+            return
         found = re.fullmatch(r"/containerLogs/([^/]+)/([^/]+)/([^/]+)", url.path)
         matching = [one for one in pods.values() if found and (one.namespace, one.name) == found.groups()[:2]]
         query = parse_qs(url.query)
@@ -328,6 +332,14 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)
+
+    def forward(self, whole_name: list[str], port: int) -> None:
+        """Be a port of a pod."""
+        matching = [one for one in pods.values() if [one.namespace, one.name] == whole_name]
+        if matching:
+            serve_portforward(self, matching[0].ip, port)
+        else:
+            self.send_error(404)
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""

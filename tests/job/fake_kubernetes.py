@@ -2,11 +2,17 @@
 
 import base64
 import json
+import os
 import re
+import socket
+import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
+
+sys.path.append(os.path.join(os.path.dirname(__file__), "..", "..", "scripts"))
+from mini_portforward import serve_portforward
 
 PATH = re.compile(r"(/api/v1|/apis/[\w.]+/v1)/namespaces/([^/]+)/(\w+)(?:/([^/]+))?(/log)?")
 
@@ -29,6 +35,8 @@ class FakeKubernetes:
         self.changed = threading.Condition()
         self.epoch = 0
         self.is_polite = False
+        self.refuses_forwards = False
+        self.forwards = []
 
     # What tests do -------------------------------------------------------------------------------------------------------
     def put(self, kind, name, document):
@@ -70,6 +78,12 @@ class FakeKubernetes:
             self.is_polite = politely
             self.changed.notify_all()
 
+    def cut_forwards(self):
+        """Cut all ways to ports of pods."""
+        for connection in self.forwards:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
     def names(self):
         """All there is, without pods and events."""
         with self.changed:
@@ -85,7 +99,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         kube, (kind, name, is_log), query = self.server.kube, self.meant(), parse_qs(urlsplit(self.path).query)
-        if not self.goes_wrong(kind):
+        if self.path.partition("?")[0].endswith("/portforward"):
+            self.forward(self.path.partition("?")[0].split("/")[-2], int(query["ports"][0]))
+        elif not self.goes_wrong(kind):
             if is_log:
                 self.answer(200, kube.logs.get(name, "").encode(), "text/plain")
             elif "watch" in query:
@@ -199,6 +215,15 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
         except OSError:
             pass  # whoever watched has gone
+
+    def forward(self, pod, port):
+        kube = self.server.kube
+        kube.asked.append(("forward", pod))
+        if kube.refuses_forwards:
+            self.refuse(403, "pods/portforward is forbidden")
+            return
+        kube.forwards.append(self.connection)
+        serve_portforward(self, kube.objects["pods", pod]["status"]["podIP"], port)
 
     def answer_with(self, kind, name):
         found = self.server.kube.objects.get((kind, name))

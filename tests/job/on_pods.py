@@ -15,6 +15,10 @@ class Node(Actor):
         return os.uname().nodename
 
     @endpoint(concurrent=True)
+    async def name_of(self, other):
+        return await other.name.call_one()
+
+    @endpoint(concurrent=True)
     async def work(self):
         await asyncio.sleep(600)
 
@@ -35,6 +39,14 @@ async def inside(folder):
     async with await job.state(timeout=60) as hosts:
         seen = {"ids": status.ids, "names": await names_on(hosts.trainers)}
     return seen | {"state": (await job.kill()).state}
+
+
+async def driving(folder, code):
+    """The driver of a batch job, which ends with this code."""
+    job = KubernetesJob.from_environment(folder=folder)
+    async with await job.state(timeout=60) as hosts:
+        print(json.dumps({"names": await names_on(hosts.trainers)}), flush=True)
+    sys.exit(int(code))
 
 
 async def second(folder, name, kubeconfig):

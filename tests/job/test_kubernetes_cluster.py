@@ -4,12 +4,14 @@ import asyncio
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+import yaml
 from loops import next_of, on_a_loop
 from on_pods import Node, handled, names_on
 
@@ -263,13 +265,19 @@ RIGHTS = [
 ]
 
 
+def allow(cluster, account, rules):
+    """Give an account rights."""
+    api, rbac = cluster.api, "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
+    api.create(f"{rbac}/roles", {"metadata": {"name": account}, "rules": rules})
+    subjects = [{"kind": "ServiceAccount", "name": account, "namespace": "default"}]
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": account}
+    api.create(f"{rbac}/rolebindings", {"metadata": {"name": account}, "subjects": subjects, "roleRef": role})
+
+
 @on_a_loop
 async def test_a_driver_in_a_pod_uses_its_service_account(cluster, tmp_path):
-    api, rbac = cluster.api, "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
-    api.create(f"{rbac}/roles", {"metadata": {"name": "driver"}, "rules": RIGHTS})
-    subjects = [{"kind": "ServiceAccount", "name": "default", "namespace": "default"}]
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "driver"}
-    api.create(f"{rbac}/rolebindings", {"metadata": {"name": "driver"}, "subjects": subjects, "roleRef": role})
+    api = cluster.api
+    allow(cluster, "default", RIGHTS)
     command = ["python3", str(PROGRAM), "inside", str(tmp_path / "job")]
     container = {"name": "driver", "image": "roost", "command": command, "workingDir": str(PROGRAM.parent)}
     api.create(PODS, {"metadata": {"name": "driver"}, "spec": {"restartPolicy": "Never", "containers": [container]}})
@@ -281,3 +289,52 @@ async def test_a_driver_in_a_pod_uses_its_service_account(cluster, tmp_path):
     seen = json.loads(said.splitlines()[-1])
     assert seen == {"ids": ["default/inside-trainers"], "names": ["inside-trainers-0"], "state": "ended"}
     api.delete(f"{PODS}/driver", pod["metadata"]["uid"])
+
+
+def rights_of_the_page():
+    """What a batch job's driver may do, by the page on jobs."""
+    text = (ROOT / "docs" / "jobs.md").read_text()
+    return next(yaml.safe_load_all(re.search(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[1]))["rules"]
+
+
+@on_a_loop
+async def test_a_batch_job_from_its_beginning_to_its_end(cluster, tmp_path, figures):
+    cluster.api.create("/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "roost-driver"}})
+    allow(cluster, "roost-driver", rights_of_the_page())
+    for name, code in (("batch", 0), ("failing", 3)):
+        command = ["python3", str(PROGRAM), "driving", str(tmp_path / f"{name}-inside"), str(code)]
+        job = cluster.job(
+            tmp_path / name, {"trainers": 2}, name=name, driver=command, driver_account="roost-driver", idle_s=2
+        )
+        began = time.monotonic()
+        await job.apply()
+        lines = [line async for line in job.logs("driver", follow=True)]
+        ended = await asyncio.wait_for(job.wait(), 60)
+        figures(f"a batch job of two hosts, from apply to its end: {time.monotonic() - began:.1f} s")
+        seen = json.loads(lines[0])
+        assert [one.startswith(f"{name}-trainers-") for one in seen["names"]] == [True, True]
+        assert (ended.state, ended.failed) == ("ended", bool(code)), str(ended)
+        if code:
+            assert "its container driver exited with code 3" in ended.reason
+        await asyncio.wait_for(nothing_left(cluster), 60)
+
+
+@on_a_loop
+async def test_pods_that_are_reached_through_the_api_server(cluster, tmp_path, figures):
+    job = cluster.job(tmp_path / "job", {"trainers": 2}, port_forward=True)
+    await job.apply()
+    began = time.monotonic()
+    async with await job.state(timeout=60) as hosts:
+        assert all(one.address.startswith("127.0.0.1:") for one in (await job.status()).hosts)
+        assert await names_on(hosts.trainers) == [f"{job.name}-trainers-{rank}" for rank in range(2)]
+        figures(f"first call through port-forwards, from apply: {time.monotonic() - began:.1f} s")
+        async with hosts.trainers.spawn_procs() as procs:
+            nodes = procs.spawn("nodes", Node)
+            # Among themselves pods need no way through the API server.
+            assert await nodes.slice(hosts=0).name_of.call_one(nodes.slice(hosts=1)) == f"{job.name}-trainers-1"
+            calling = time.monotonic()
+            for _ in range(50):
+                await nodes.slice(hosts=0).name.call_one()
+            figures(f"a call through a port-forward: {20 * (time.monotonic() - calling):.1f} ms")
+    await job.kill()
+    assert cluster.left() == []

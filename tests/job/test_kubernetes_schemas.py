@@ -17,6 +17,10 @@ JOBS = {
         service_account="trainer", labels={"team": "a"}, annotations={"note": "a"}, env={"A": "b"}, prologue=["ulimit -l"],
         cwd="/work", allow=["10.0.0.0/8"], pod={"hostNetwork": True, "containers": [{"name": "agent", "imagePullPolicy": "Always"}]},
     ),
+    "batch": KubernetesJob(
+        {"trainers": 2}, image="roost", driver=["python3", "train.py"], driver_account="driver", queue="lab-queue",
+        driver_pod={"containers": [{"name": "driver", "resources": {"requests": {"cpu": "1"}}}]},
+    ),
 }  # fmt: skip
 
 
@@ -24,7 +28,7 @@ JOBS = {
 @pytest.mark.parametrize("job", JOBS)
 def test_what_is_rendered_is_what_kubernetes_knows(job, version):
     documents = list(yaml.safe_load_all(JOBS[job].render()))
-    assert len(documents) == 2 + 2 * len(JOBS[job].meshes)
+    assert len(documents) == 2 + 2 * len(JOBS[job].meshes) + (job == "batch")
     for document in documents:
         kubernetes_validate.validate(document, version, strict=True)
 

@@ -106,6 +106,34 @@ def test_more_of_a_pod_is_merged_into_it():
     assert merged({"a": 1, "b": [1]}, {"a": 2, "b": [2]}) == {"a": 2, "b": [1, 2]}
 
 
+def test_a_batch_job_is_of_jobs_that_end_with_its_driver():
+    objects = rendered(
+        {"trainers": MeshSpec(2, gpus=8)}, driver=["python3", "train.py", "it's"], driver_account="driver", queue="lab-queue",
+        pod={"imagePullSecrets": [{"name": "registry"}]}, driver_pod={"containers": [{"name": "driver", "resources": {}}]},
+        env={"A": "b"}, cwd="/work", idle_s=90,
+    )  # fmt: skip
+    assert [name for name in objects if name[0] in ("StatefulSet", "Job")] == [
+        ("Job", "train-trainers"), ("Job", "train-driver")
+    ]  # fmt: skip
+    hosts = objects["Job", "train-trainers"]
+    assert hosts["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "lab-queue"
+    assert (hosts["spec"]["completions"], hosts["spec"]["parallelism"], hosts["spec"]["completionMode"]) == (
+        2,
+        2,
+        "Indexed",
+    )
+    pod = hosts["spec"]["template"]["spec"]
+    assert (pod["restartPolicy"], pod["subdomain"]) == ("OnFailure", "train-trainers")
+    assert "--idle 90" in pod["containers"][0]["command"][2]
+    driver = objects["Job", "train-driver"]["spec"]
+    pod = driver["template"]["spec"]
+    [container] = pod["containers"]
+    assert (driver["backoffLimit"], pod["restartPolicy"], pod["serviceAccountName"]) == (0, "Never", "driver")
+    assert (container["command"], container["workingDir"]) == (["python3", "train.py", "it's"], "/work")
+    assert {"name": "ROOST_JOB", "value": "train"} in container["env"]
+    assert pod["imagePullSecrets"] == [{"name": "registry"}]
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -121,7 +149,10 @@ def test_more_of_a_pod_is_merged_into_it():
         ({"port": 70000}, "port=70000 is none"),
         ({"shm_mib": 0}, "shm_mib=0 is below 1"),
         ({"allow": ["10.0.0.0/99"]}, r"allow='10.0.0.0/99'.*give networks as"),
-        ({"pod": {"a": {1, 2}}}, "pod= is no document"),
+        ({"pod": {"a": {1, 2}}}, "pod= or driver_pod= is no document"),
+        ({"driver_account": "a"}, "driver_account= is for a job with a driver= of its own"),
+        ({"driver": ["a"], "select": {"trainers": "a=b"}}, "give one of them"),
+        ({"driver": ["a"], "idle_s": 0}, "idle_s"),
     ],
 )
 def test_what_kubernetes_would_refuse_is_refused_at_once(settings, words):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import math
 import os
 import signal
 import sys
@@ -23,7 +24,7 @@ __all__ = ["add_to"]
 _logger = logging.getLogger("roost.host")
 
 _EPILOG = f"""\
-exit status: 0 ended in order (SIGTERM, SIGINT, a driver's shutdown, its only job over, its parent gone);
+exit status: 0 ended in order (SIGTERM, SIGINT, a driver's shutdown, its only job over, idle for long, its parent gone);
 {Status.USAGE} the command line makes no sense; {Status.KEY} a key or certificate cannot be used;
 {Status.LISTEN} it cannot listen there (the port is taken, the address is not this machine's);
 {Status.OPEN} it would be open to everybody (beyond loopback without a key);
@@ -72,6 +73,9 @@ def add_to(commands: Any) -> None:
         help="what this host is called in failures and events (default: its host name); $NAME in it is that variable",
     )
     parser.add_argument("--one-job", action="store_true", help="end when the first driver that attached it has gone")
+    parser.add_argument(
+        "--idle", metavar="SECONDS", type=_seconds, help="end when no driver has had this host for so long"
+    )
     tls = parser.add_argument_group(
         "certificates of your own, in place of those that each job makes for itself (PEM files)"
     )
@@ -89,6 +93,13 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--quiet", action="store_true", help="say only what somebody has to know: warnings")
     parser.add_argument("--parent-pid", metavar="PID", type=int, help="end when this process, which started it, does")
     parser.set_defaults(run=_run)
+
+
+def _seconds(text: str) -> float:
+    found = float(text)
+    if not 0 < found < math.inf:
+        raise ValueError
+    return found
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -110,6 +121,7 @@ class _Agent:
         self._listening: asyncio.Future[str]
         self._control: Control
         self._calls: Calls | None = None
+        self._idle: asyncio.TimerHandle | None = None
 
     async def live(self) -> int:
         """Listen, until something ends it."""
@@ -127,6 +139,7 @@ class _Agent:
             address = await self._listening
             shown = await shown_address(self._options.advertise, config["advertised"], address)
             print(f"listening on {address} advertised as {shown}", flush=True)  # noqa: T201 - what its starter waits for
+            self._wait_for_driver()
             with announced(self._options.announce, shown, config["name"]):
                 await self._until_ended(address if self._options.advertise is None else shown)
         except ValueError as error:
@@ -194,6 +207,16 @@ class _Agent:
     def _has_driver(self, has: bool) -> None:
         if self._calls is not None:
             self._calls.has_driver(has)
+        if self._idle is not None:
+            self._idle.cancel()
+        if not has:
+            self._wait_for_driver()
+
+    def _wait_for_driver(self) -> None:
+        after_s = self._options.idle
+        if after_s is not None:
+            why = f"no driver has had it for {after_s:g} s"
+            self._idle = asyncio.get_running_loop().call_later(after_s, self._end, why)
 
     def _hear(self) -> None:
         for what, *details in self._control.drain():

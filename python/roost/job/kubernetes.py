@@ -15,8 +15,11 @@ from roost.job.knowing import Look
 from roost.job.kubernetes_api import SilentApiError
 from roost.job.kubernetes_cluster import Cluster, namespace_of
 from roost.job.kubernetes_documents import (
+    DRIVER,
     Run,
     agent_container,
+    driver_job,
+    indexed_job,
     network_policy,
     object_name,
     secret,
@@ -78,11 +81,18 @@ class KubernetesJob(Job):
         cwd: the working directory; the image's when left out.
         port: where the agents listen.
         allow: networks from which programs may reach the pods, `["10.0.0.0/8"]`, besides the pods of the namespace.
+        port_forward: whether pods are reached through the API server, each connection by a port-forward of its own: for a program that
+            is outside the cluster's network.
         pod: more of the pods' `spec`, merged into it: lists by the names of what is in them (the container is "agent"), else one
             behind the other.
         select: by mesh, a label selector of pods that others make (Kueue, Volcano, a JobSet), in place of own ones. Their ranks are by
             index, else by name; what they have to run is what `render()` shows.
         key_file: the key of the agents in such pods.
+        driver: a command that is run in a pod of its own, in the same image: the job ends with it, and its pods then are those of Jobs.
+            There `KubernetesJob.from_environment()` is this job.
+        driver_account: the service account of that pod, which has to have the rights that a program with such a job needs.
+        driver_pod: more of that pod's `spec`, as of `pod` (its container is "driver").
+        idle_s: how long the hosts of a job with a `driver` wait for it, at first and when it has gone, before they end.
         warn_s: as of `Job`.
 
     Raises:
@@ -118,12 +128,17 @@ class KubernetesJob(Job):
         cwd: str | None = None,
         port: int = 26600,
         allow: Sequence[str] = (),
+        port_forward: bool = False,
         pod: Mapping[str, Any] | None = None,
         select: Mapping[str, str] | None = None,
         key_file: str | os.PathLike[str] | None = None,
+        driver: Sequence[str] = (),
+        driver_account: str | None = None,
+        driver_pod: Mapping[str, Any] | None = None,
+        idle_s: float = 300.0,
         warn_s: float = 300.0,
     ) -> None:
-        for key, value in (("prologue", prologue), ("allow", allow)):
+        for key, value in (("prologue", prologue), ("allow", allow), ("driver", driver)):
             if isinstance(value, str):
                 raise TypeError(f"KubernetesJob {key}={value!r}: give a list of texts")
         super().__init__(
@@ -131,11 +146,12 @@ class KubernetesJob(Job):
             context=context, gpu_resource=gpu_resource, resources=dict(resources or {}), ipc_lock=ipc_lock, shm_mib=shm_mib,
             queue=queue, service_account=service_account, labels=dict(labels or {}), annotations=dict(annotations or {}),
             env=dict(env or {}), python=python, prologue=list(prologue), cwd=cwd, port=port, allow=list(allow),
-            pod=dict(pod or {}), select=dict(select or {}),
-            key_file=None if key_file is None else os.path.abspath(os.fspath(key_file)),
+            port_forward=port_forward, pod=dict(pod or {}), select=dict(select or {}),
+            key_file=None if key_file is None else os.path.abspath(os.fspath(key_file)), driver=list(driver),
+            driver_account=driver_account, driver_pod=dict(driver_pod or {}), idle_s=idle_s,
         )  # fmt: skip
         check_settings(self.name, self.meshes, self._settings)
-        self._cluster = Cluster(kubeconfig, context, self._settings["select"])
+        self._cluster = Cluster(kubeconfig, context, self._settings["select"], "Job" if driver else "StatefulSet")
         # What Kubernetes said last, for when it does not answer.
         self._last = Look("pending")
         # When this program has lost agents; and of which the last words have been kept.
@@ -145,16 +161,17 @@ class KubernetesJob(Job):
     @classmethod
     def connect(
         cls, name: str, *, folder: str | os.PathLike[str] | None = None, namespace: str | None = None,
-        kubeconfig: str | None = None, context: str | None = None,
+        kubeconfig: str | None = None, context: str | None = None, port_forward: bool = False,
     ) -> Self:  # fmt: skip
         """The job that an earlier program applied, on whatever machine: its Secret has what this one needs.
 
         Args:
             name: its name.
             folder: where this program keeps what it knows of it, if not in `~/.roost/jobs/NAME`.
-            namespace: as of the constructor, as are the next two.
+            namespace: as of the constructor, as are the next three.
             kubeconfig: see there.
             context: see there.
+            port_forward: see there.
 
         Raises:
             LookupError: there is none.
@@ -164,11 +181,29 @@ class KubernetesJob(Job):
         known = read_record(where)
         if known is None or known.ended is not None:
             try:
-                _fetch(where, name, namespace, kubeconfig, context)
+                own = {"kubeconfig": kubeconfig, "context": context, "port_forward": port_forward}
+                _fetch(where, name, namespace, own)
             except (RoostError, LookupError):
                 if known is None:
                     raise
         return super().connect(name, folder=folder)
+
+    @classmethod
+    def from_environment(cls, *, folder: str | os.PathLike[str] | None = None) -> Self:
+        """The job that this program is the `driver` of.
+
+        Args:
+            folder: as of `connect`.
+
+        Raises:
+            RuntimeError: it is none.
+        """
+        name = os.environ.get("ROOST_JOB")
+        if name is None or "KUBERNETES_SERVICE_HOST" not in os.environ:
+            raise RuntimeError(
+                "from_environment() is for the driver of a KubernetesJob(driver=…), in its pod: ROOST_JOB is not set"
+            )
+        return cls.connect(name, folder=folder)
 
     def render(self) -> str:
         """The objects that would be created; with `select`, the container that others' pods have to have."""
@@ -182,14 +217,17 @@ class KubernetesJob(Job):
     def logs(self, mesh: str, rank: int = 0, *, follow: bool = False) -> LogLines:
         """As of `Job`: what its agent's container writes; of one that has gone, its last lines."""
         record = self._applied()
-        if record.ended is not None or mesh == "driver":
+        if record.ended is not None:
             return super().logs(mesh, rank, follow=follow)
+        if mesh == DRIVER and not self._settings["driver"]:
+            raise LookupError(f"{self.name} has no driver of its own: that is the program with its state()")
         self._log_path(record, mesh, rank)  # no such host is an error here
 
         def fetch(query: Mapping[str, str]) -> str:
             if self._applied().ended is not None:
                 return ""
-            pod = self._cluster.see(record).ranks(mesh).get(rank)
+            seen = self._cluster.see(record)
+            pod = next(iter(seen.pods.get(DRIVER, [])), None) if mesh == DRIVER else seen.ranks(mesh).get(rank)
             return "" if pod is None else self._cluster.log(record, pod, **query)
 
         return LogLines(PodLog(fetch).read, self._is_over if follow else None)
@@ -197,9 +235,11 @@ class KubernetesJob(Job):
     # What it says of itself ----------------------------------------------------------------------------------------------
     def _documents(self, run: Run) -> list[Document]:
         found = [network_policy(run)]
+        is_batch = bool(self._settings["driver"])
         for mesh, spec in self.meshes.items():
-            found += [service(run, mesh), stateful_set(run, mesh, spec)]
-        return found
+            found += [service(run, mesh), (indexed_job if is_batch else stateful_set)(run, mesh, spec)]
+        # Last: it finds what it is to drive.
+        return [*found, driver_job(run)] if is_batch else found
 
     def _submit(self, record: Record, wanted: list[Part]) -> list[Part]:
         cluster = self._cluster
@@ -227,8 +267,21 @@ class KubernetesJob(Job):
             # The pods go on without.
             return self._last._replace(reason=str(error))
         self._keep_last_words(record, seen)
-        self._last = self._without_lost(look_at(record, seen, self._settings["port"]))
+        look = look_at(record, seen, self._settings)
+        if look.state == "ended" and seen.driver is not None:
+            # Its pods have ended, or are about to; what they were made of stays otherwise.
+            self._keep_drivers_words(record, seen)
+            self._cluster.remove(namespace_of(record), record.run)
+        self._last = self._without_lost(self._through_api(record, look))
         return self._last
+
+    def _through_api(self, record: Record, look: Look) -> Look:
+        """With the addresses by which this program reaches agents, where it does not by their own."""
+        if not self._settings["port_forward"] or look.there is None:
+            return look
+        port = self._settings["port"]
+        there = {at: told._replace(address=self._cluster.tunnel(record, told, port)) for at, told in look.there.items()}
+        return look._replace(there=there)
 
     def _without_lost(self, look: Look) -> Look:
         """What Kubernetes says, but for agents that this program has just lost: it hears of their ends later, and makes them anew."""
@@ -254,6 +307,12 @@ class KubernetesJob(Job):
                 self._kept |= {ended, ended._replace(previous=True)} if text else {ended}
                 with open(record.log_file(part, place), "a", encoding="utf-8") as file:
                     file.write(text)
+
+    def _keep_drivers_words(self, record: Record, seen: Seen) -> None:
+        for pod in seen.pods.get(DRIVER, []):
+            text = self._cluster.log(record, pod)
+            with open(record.driver_log, "w", encoding="utf-8") as file:
+                file.write(text)
 
     def _end(self, record: Record) -> None:
         self._check_own("ends them", self._settings["select"])
@@ -284,25 +343,31 @@ class KubernetesJob(Job):
         seen = None if record is None else self._cluster.glance(record)
         if record is None or seen is None:
             return ""
-        return look_at(record, seen, self._settings["port"]).known.get((mesh, rank), "")
+        return look_at(record, seen, self._settings).known.get((mesh, rank), "")
 
     def _over(self, record: Record, reason: str, *, failed: bool) -> None:
         super()._over(record, reason, failed=failed)
         self._cluster.close()
 
 
-def _fetch(folder: str, name: str, namespace: str | None, kubeconfig: str | None, context: str | None) -> None:
+def _fetch(folder: str, name: str, namespace: str | None, own: Mapping[str, Any]) -> None:
     """Make the folder of a job that another machine's program applied.
+
+    Args:
+        folder: that folder.
+        name: the job's name.
+        namespace: where it is.
+        own: the settings that are this program's.
 
     Raises:
         LookupError: there is no such job.
     """
-    cluster = Cluster(kubeconfig, context, {})
+    cluster = Cluster(own["kubeconfig"], own["context"], {})
     try:
         fields, key = cluster.find(name, namespace)
     finally:
         cluster.close()
-    fields["spec"] |= {"kubeconfig": kubeconfig, "context": context}
+    fields["spec"] |= own
     record = Record(folder, fields)
     os.makedirs(os.path.join(record.run_folder, "logs"), mode=0o700, exist_ok=True)
     _write_key(record, key)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import http
 import json
 import os
+import socket
+import threading
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from roost.errors import JobError, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from types import ModuleType
 
     from roost.job.documents import Document
@@ -91,6 +93,9 @@ class Api:
                 f"there is no Kubernetes here: {error}. Give kubeconfig= a file that names the cluster, as for kubectl"
             ) from None
         self._client = client.ApiClient(settings)
+        # Another one: to forward a port, the library changes its own for a moment.
+        self._forwarding = threading.Lock()
+        self._forwarder: Any = None
         self.server: str = settings.host
 
     def get(self, path: str, **query: str) -> Document:
@@ -144,9 +149,35 @@ class Api:
         # One that has gone silent altogether is given up a little later than its server would end it.
         return self._call("GET", path, query, answer_s=seconds + _ANSWER_S)
 
+    def begin_forwarding(self) -> None:
+        """Load what that takes: some seconds on a busy machine, which nobody who connects is to wait for."""
+        client = library("kubernetes.client")
+        library("kubernetes.stream")
+        self._forwarder = client.CoreV1Api(client.ApiClient(self._client.configuration))
+
+    def pod_port(self, namespace: str, pod: str, port: int) -> tuple[socket.socket, Callable[[], None]]:
+        """A socket that is connected with a port of a pod, through the server and the pod's node; and what to call when that was cut.
+
+        Raises:
+            JobError: as of all of these.
+        """
+        client, stream = library("kubernetes.client"), library("kubernetes.stream")
+        with self._forwarding:
+            call = self._forwarder.connect_get_namespaced_pod_portforward
+            try:
+                found = stream.portforward(call, pod, namespace, ports=str(port))
+            except (client.ApiException, OSError) as error:
+                # Behind that it has the whole answer.
+                said = _plain(error).partition(" -+-+-")[0]
+                raise SilentApiError(f"Kubernetes does not forward port {port} of {pod}: {said}") from None
+        # As it is: the library has its own in a wrapper. Of a connection that is cut it lets go late.
+        return socket.socket(fileno=found.socket(port).detach()), found.websocket.shutdown
+
     def close(self) -> None:
         """Close what is open."""
         self._client.close()
+        if self._forwarder is not None:
+            self._forwarder.api_client.close()
 
     def _call(
         self, method: str, path: str, query: Mapping[str, str], body: Document | None = None,

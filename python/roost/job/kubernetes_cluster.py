@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roost.errors import JobError, RoostError
@@ -13,13 +14,14 @@ from roost.job.kubernetes_api import Api, ConflictError, MissingError, SilentApi
 from roost.job.kubernetes_documents import KINDS, MESH, RECORD, RUN, Run, secret
 from roost.job.kubernetes_look import Seen
 from roost.job.kubernetes_pods import agent_name
+from roost.job.kubernetes_tunnels import Tunnels
 from roost.job.kubernetes_watch import View
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from roost.job.documents import Document
-    from roost.job.record import Record
+    from roost.job.record import Announced, Record
 
 __all__ = ["Cluster", "namespace_of"]
 
@@ -40,14 +42,19 @@ class Cluster:
         kubeconfig: as of `Api`.
         context: as of `Api`.
         select: by mesh, a selector of pods that others make; none for own ones.
+        makers: the kind of what makes its pods.
     """
 
-    def __init__(self, kubeconfig: str | None, context: str | None, select: Mapping[str, str]) -> None:
+    def __init__(
+        self, kubeconfig: str | None, context: str | None, select: Mapping[str, str], makers: str = "StatefulSet"
+    ) -> None:
         self._named = kubeconfig, context
         self._select = select
+        self._makers = makers
         self._lock = threading.Lock()
         self._api: Api | None = None
         self._watched: _Watched | None = None
+        self._tunnels: Tunnels | None = None
 
     @property
     def api(self) -> Api:
@@ -64,6 +71,9 @@ class Cluster:
         """Let go of it."""
         with self._lock:
             self._stop_watching()
+            if self._tunnels is not None:
+                self._tunnels.close()
+                self._tunnels = None
             if self._api is not None:
                 self._api.close()
                 self._api = None
@@ -95,7 +105,7 @@ class Cluster:
         pods: dict[str, list[Document]] = {}
         for pod in view.objects("pods"):
             pods.setdefault(pod["metadata"]["labels"].get(MESH, ""), []).append(pod)
-        return Seen(pods, view.objects("sets"), view.objects("events"), view.former("pods"))
+        return Seen(pods, view.objects("makers"), view.objects("events"), view.former("pods"))
 
     def _lists(self, record: Record) -> dict[str, tuple[str, dict[str, str]]]:
         namespace = namespace_of(record)
@@ -104,12 +114,27 @@ class Cluster:
         own = {"labelSelector": f"{RUN}={record.run}"}
         if self._select:
             return lists | {mesh: (pods, {"labelSelector": selector}) for mesh, selector in self._select.items()}
-        return lists | {"pods": (pods, own), "sets": (KINDS["StatefulSet"].format(namespace), own)}
+        return lists | {"pods": (pods, own), "makers": (KINDS[self._makers].format(namespace), own)}
 
     def _stop_watching(self) -> None:
         if self._watched is not None:
             self._watched.view.close()
             self._watched = None
+
+    def tunnel(self, record: Record, told: Announced, port: int) -> str:
+        """An address here that leads to a pod's agent.
+
+        Args:
+            record: the job.
+            told: the agent.
+            port: where it listens.
+        """
+        with self._lock:
+            if self._tunnels is None:
+                api = self._opened()
+                api.begin_forwarding()
+                self._tunnels = Tunnels(partial(api.pod_port, namespace_of(record)))
+            return f"127.0.0.1:{self._tunnels.port(told.name, told.agent, port)}"
 
     def log(self, record: Record, pod: Document, **query: str) -> str:
         """What a pod's agent wrote; nothing where it has not begun, or is gone."""
@@ -182,15 +207,17 @@ class Cluster:
     def remove(self, namespace: str, run: str) -> None:
         """Delete all objects of a run, whoever made them."""
         api = self.api
-        for path in KINDS.values():
-            where = path.format(namespace)
+        # Not everybody may see kinds that he makes nothing of.
+        for kind in (self._makers, "Service", "NetworkPolicy", "Secret"):
+            where = KINDS[kind].format(namespace)
             for one in api.items(where, labelSelector=f"{RUN}={run}"):
                 api.delete(f"{where}/{one['metadata']['name']}", one["metadata"]["uid"])
 
     def scale(self, of: str, pods: int) -> None:
-        """Change how many pods a StatefulSet has: `of` is its namespace, a slash, its name."""
+        """Change how many pods there are: `of` is the namespace of what makes them, a slash, its name."""
         namespace, _, name = of.partition("/")
-        self.api.change(f"{KINDS['StatefulSet'].format(namespace)}/{name}", {"spec": {"replicas": pods}})
+        spec = {"replicas": pods} if self._makers == "StatefulSet" else {"completions": pods, "parallelism": pods}
+        self.api.change(f"{KINDS[self._makers].format(namespace)}/{name}", {"spec": spec})
 
     def find(self, name: str, namespace: str | None) -> tuple[dict[str, Any], str]:
         """What the state file of the job of this name says, brought up to date, and the key of its hosts.
@@ -209,11 +236,12 @@ class Cluster:
             raise LookupError(
                 f"the namespace {namespace!r} has no job {name!r}: apply it, or give namespace= or folder= where it is"
             ) from None
-        sets = api.items(KINDS["StatefulSet"].format(namespace), labelSelector=f"{RUN}={fields['run']}")
-        hosts = {one["metadata"]["labels"][MESH]: one["spec"]["replicas"] for one in sets}
+        kind, count = ("Job", "parallelism") if fields["spec"].get("driver") else ("StatefulSet", "replicas")
+        makers = api.items(KINDS[kind].format(namespace), labelSelector=f"{RUN}={fields['run']}")
+        hosts = {one["metadata"]["labels"][MESH]: one["spec"].get(count, 1) for one in makers}
         for mesh, spec in fields["spec"]["meshes"].items():
             spec["hosts"] = hosts.get(mesh, spec["hosts"])
-        fields["parts"] = [[mesh, 0, hosts.get(mesh, count), of] for mesh, _, count, of in fields["parts"]]
+        fields["parts"] = [[mesh, 0, hosts.get(mesh, known), of] for mesh, _, known, of in fields["parts"]]
         return fields, base64.b64decode(found["data"]["key"]).decode()
 
 

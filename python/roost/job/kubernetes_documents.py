@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from roost.job.spec import MeshSpec
 
 __all__ = [
-    "AGENT", "KINDS", "MESH", "RECORD", "RUN", "Run", "agent_container", "network_policy", "object_name", "secret", "service",
-    "stateful_set",
+    "AGENT", "DRIVER", "KINDS", "MESH", "RECORD", "RUN", "Run", "agent_container", "driver_job", "indexed_job", "network_policy",
+    "object_name", "secret", "service", "stateful_set",
 ]  # fmt: skip
 
 RUN = "roost/run"
@@ -27,9 +27,12 @@ RECORD = "roost/record"
 """The annotation in which a job's secret has what its state file says."""
 AGENT = "agent"
 """What the container is called."""
+DRIVER = "driver"
+"""What the driver of a batch job is called, and its container."""
 
 KINDS = {
     "StatefulSet": "/apis/apps/v1/namespaces/{}/statefulsets",
+    "Job": "/apis/batch/v1/namespaces/{}/jobs",
     "Service": "/api/v1/namespaces/{}/services",
     "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
     "Secret": "/api/v1/namespaces/{}/secrets",
@@ -47,6 +50,8 @@ rm -f {announcement}
 case $ROOST_ADDRESS in *:*) any='[::]' own="[$ROOST_ADDRESS]" ;; *) any=0.0.0.0 own=$ROOST_ADDRESS ;; esac
 {prologue}exec {agent} --listen "$any:{port}" --advertise "$own"
 """
+# How often a batch job's agent may be started anew, for each host: Kubernetes' own choice is six times, for all of them together.
+_ANEW_MAX = 100
 # How long a node may be silent before its pods are made anew elsewhere; Kubernetes' own choice is five minutes.
 _SILENT_NODE_S = 30
 
@@ -115,22 +120,74 @@ def service(run: Run, mesh: str) -> Document:
 def stateful_set(run: Run, mesh: str, spec: MeshSpec) -> Document:
     """The pods of a mesh, all at once, each with its rank in its name."""
     name = object_name(run.name, mesh)
-    metadata = run.metadata(name, mesh)
-    pod_metadata = {"labels": dict(metadata["labels"])}
-    if run.settings["queue"] is not None:
-        metadata["labels"]["kueue.x-k8s.io/queue-name"] = run.settings["queue"]
-    if run.settings["annotations"]:
-        pod_metadata["annotations"] = dict(run.settings["annotations"])
     return {
-        "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata,
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": _queued(run, name, mesh),
         "spec": {
             "replicas": spec.hosts, "serviceName": name, "podManagementPolicy": "Parallel",
             # Nothing of a pod is ever changed behind the back of who uses it.
             "updateStrategy": {"type": "OnDelete"},
             "selector": {"matchLabels": {RUN: run.run, MESH: mesh}},
-            "template": {"metadata": pod_metadata, "spec": _pod(run, spec)},
+            "template": {"metadata": _pod_metadata(run, name, mesh), "spec": _pod(run, spec)},
         },
     }  # fmt: skip
+
+
+def indexed_job(run: Run, mesh: str, spec: MeshSpec) -> Document:
+    """The pods of a mesh of a batch job: they end when their driver has, and are made anew before."""
+    name = object_name(run.name, mesh)
+    pod = {**_pod(run, spec), "restartPolicy": "OnFailure", "subdomain": name}
+    return {
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": _queued(run, name, mesh),
+        "spec": {
+            "completions": spec.hosts, "parallelism": spec.hosts, "completionMode": "Indexed",
+            "backoffLimit": _ANEW_MAX * spec.hosts,
+            "template": {"metadata": _pod_metadata(run, name, mesh), "spec": pod},
+        },
+    }  # fmt: skip
+
+
+def driver_job(run: Run) -> Document:
+    """The pod of a batch job's driver, which is run once."""
+    settings = run.settings
+    name = object_name(run.name, DRIVER)
+    container: Document = {
+        "name": DRIVER, "image": settings["image"], "command": list(settings["driver"]),
+        "env": [
+            {"name": "ROOST_JOB", "value": run.name},
+            *({"name": key, "value": value} for key, value in settings["env"].items()),
+        ],
+    }  # fmt: skip
+    if settings["cwd"] is not None:
+        container["workingDir"] = settings["cwd"]
+    pod: Document = {"containers": [container], "restartPolicy": "Never"}
+    if settings["driver_account"] is not None:
+        pod["serviceAccountName"] = settings["driver_account"]
+    if "imagePullSecrets" in settings["pod"]:
+        pod["imagePullSecrets"] = settings["pod"]["imagePullSecrets"]
+    return {
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": run.metadata(name, DRIVER),
+        "spec": {
+            "backoffLimit": 0,
+            "template": {
+                "metadata": {"labels": run.metadata(name, DRIVER)["labels"]}, "spec": merged(pod, settings["driver_pod"]),
+            },
+        },
+    }  # fmt: skip
+
+
+def _queued(run: Run, name: str, mesh: str) -> Document:
+    """The metadata of what makes the pods of a mesh."""
+    metadata = run.metadata(name, mesh)
+    if run.settings["queue"] is not None:
+        metadata["labels"]["kueue.x-k8s.io/queue-name"] = run.settings["queue"]
+    return metadata
+
+
+def _pod_metadata(run: Run, name: str, mesh: str) -> Document:
+    found: Document = {"labels": run.metadata(name, mesh)["labels"]}
+    if run.settings["annotations"]:
+        found["annotations"] = dict(run.settings["annotations"])
+    return found
 
 
 def _pod(run: Run, spec: MeshSpec) -> Document:
@@ -174,7 +231,9 @@ def agent_container(spec: MeshSpec, settings: Mapping[str, Any]) -> Document:
         spec: what the host is to have.
         settings: those of the job.
     """
-    agent = shlex.join(agent_command(settings["python"], "", key_file=_KEY_FILE, announce=_ANNOUNCEMENT))
+    # The hosts of a batch job are there for its driver alone.
+    idle = ["--idle", f"{settings['idle_s']:g}"] if settings["driver"] else []
+    agent = shlex.join(agent_command(settings["python"], "", key_file=_KEY_FILE, announce=_ANNOUNCEMENT, more=idle))
     prologue = "".join(f"{line}\n" for line in settings["prologue"])
     script = _SCRIPT.format(
         announcement=_ANNOUNCEMENT, key=_KEY_FILE, prologue=prologue, agent=agent, port=settings["port"]

@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from roost.job.kubernetes_documents import object_name
-from roost.values import check_integer
+from roost.values import check_finite, check_integer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,12 +45,15 @@ def check_settings(name: str, meshes: Mapping[str, MeshSpec], settings: Mapping[
         raise ValueError(
             "KubernetesJob needs image=, a container image with Python and Roost, or select= pods of others"
         )
+    elif settings["driver_account"] and not settings["driver"]:
+        raise ValueError("driver_account= is for a job with a driver= of its own")
     elif settings["key_file"] is not None:
         raise ValueError("key_file= is for pods of others (select=): own ones are given a key of their own")
     for mesh, spec in meshes.items():
         for argument in spec.args:
             if "=" not in argument:
                 raise ValueError(f"args of {mesh}: {argument!r} is no label of a node: give LABEL=VALUE")
+    check_finite("KubernetesJob", "idle_s", settings["idle_s"], above=0)
     _check_numbers(settings)
     _check_pod(settings)
 
@@ -70,9 +73,9 @@ def _check_pod(settings: Mapping[str, Any]) -> None:
         except ValueError as error:
             raise ValueError(f'allow={network!r}: {error}; give networks as "10.0.0.0/8"') from None
     try:
-        json.dumps(settings["pod"])
+        json.dumps([settings["pod"], settings["driver_pod"]])
     except (TypeError, ValueError) as error:
-        raise ValueError(f"pod= is no document: {error}; give dicts, lists, texts and numbers") from None
+        raise ValueError(f"pod= or driver_pod= is no document: {error}; give dicts, lists, texts and numbers") from None
 
 
 def _check_name(name: str, meshes: Mapping[str, MeshSpec]) -> None:
@@ -94,5 +97,7 @@ def _check_selection(meshes: Mapping[str, MeshSpec], settings: Mapping[str, Any]
         raise ValueError(
             f"select= is for {', '.join(sorted(settings['select']))}, and the meshes are {', '.join(sorted(meshes))}: give each a selector"
         )
+    if settings["driver"]:
+        raise ValueError("select= is for pods of others, and driver= for a job of its own: give one of them")
     if settings["key_file"] is None:
         raise ValueError("select= needs key_file=, the key that the agents in those pods were given")
