@@ -177,11 +177,15 @@ async def read_until_it_ends(buffer):
         return type(error), str(error), time.monotonic(), times
 
 
+# Four readers at once, by an emulated NIC, while somebody writes.
+READ_TIMEOUT_S = 120
+
+
 async def seconds_of_a_read(buffer):
     target = np.zeros(buffer.size, np.uint8)
-    await buffer.read_into(target)
+    await buffer.read_into(target, timeout=READ_TIMEOUT_S)
     started = time.monotonic()
-    await buffer.read_into(target)
+    await buffer.read_into(target, timeout=READ_TIMEOUT_S)
     return time.monotonic() - started
 
 
@@ -191,7 +195,7 @@ async def read_versions(buffer, seconds, least=0):
     good = torn = 0
     end = time.monotonic() + seconds
     while time.monotonic() < end or good < least:
-        version = await buffer.read_into(target, version=0)
+        version = await buffer.read_into(target, version=0, timeout=READ_TIMEOUT_S)
         good += 1
         torn += bool((target != version % 251).any())
     return good, torn

@@ -80,6 +80,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct { const char *name; long value; } settings[] = {
     {"devices", 1}, {"down", 0}, {"max_rd_atomic", 16}, {"max_qp_wr", 64}, {"hold", 0}, {"fail_in", -1}, {"fail_status", RETRY}, {"memlock", -1},
     {"mrs", 0}, {"qps", 0}, {"cqs", 0}, {"registered", 0}, {"dmabufs", 0}, {"dmabuf_offset", 0}, {"most_out", 0}, {"works0", 0}, {"works1", 0},
+    {"trickle", 0},
 };
 
 static long *setting(const char *name) {
@@ -153,16 +154,15 @@ static void run(struct qp *qp, struct wr *wr) {
     complete(qp, wr, status);
 }
 
-static void release(struct qp *qp) {
-    while (qp->first) {
-        struct held *one = qp->first;
-        qp->first = one->next;
-        one->wr.list = &one->sge;
-        run(qp, &one->wr);
-        free(one);
-    }
-    qp->last = &qp->first;
+static void release_one(struct qp *qp) {
+    struct held *one = qp->first;
+    if (!(qp->first = one->next)) qp->last = &qp->first;
+    one->wr.list = &one->sge;
+    run(qp, &one->wr);
+    free(one);
 }
+
+static void release(struct qp *qp) { while (qp->first) release_one(qp); }
 
 void stub_set(const char *name, long value) {
     once();
@@ -217,6 +217,9 @@ static int req_notify_cq(struct cq *cq, int solicited) {
     (void)solicited;
     pthread_mutex_lock(&lock);
     cq->armed = 1;
+    /* So many times, a completion comes between the request for an event and the next look. */
+    for (struct qp *qp = *setting("trickle") ? pairs : NULL; qp; qp = qp->next)
+        if (qp->send_cq == cq && qp->first) { --*setting("trickle"); release_one(qp); break; }
     pthread_mutex_unlock(&lock);
     return 0;
 }

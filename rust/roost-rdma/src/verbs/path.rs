@@ -227,8 +227,8 @@ impl Path {
     pub fn poll(&mut self) -> Vec<Event> {
         self.collect();
         // What is quick is there already. An event for it would cost some calls of the kernel, and waking this thread.
-        if self.lanes.iter().any(|lane| lane.requests_out > 0) {
-            self.await_more();
+        while self.lanes.iter().any(|lane| lane.requests_out > 0) && self.await_more() {
+            // The event of what comes between may be taken here, with more still out: then one is asked for again.
             self.collect();
         }
         self.end_if_broken();
@@ -249,15 +249,17 @@ impl Path {
         self.fill();
     }
 
-    /// The next completions make the descriptor readable. Those that came since the last look may not: look once more.
-    fn await_more(&mut self) {
+    /// The next completions make the descriptor readable. Those that came since the last look may not: says whether to look
+    /// once more.
+    fn await_more(&mut self) -> bool {
         let armed = self
             .completions
             .iter()
-            .try_for_each(|completions| completions.arm());
-        if let Err(error) = armed {
+            .try_fold(false, |newly, completions| Ok(completions.arm()? | newly));
+        armed.unwrap_or_else(|error: Error| {
             self.give_up(&error.to_string(), None);
-        }
+            false
+        })
     }
 
     fn finish(&mut self, completion: &sys::WorkCompletion) {

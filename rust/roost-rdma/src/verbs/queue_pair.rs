@@ -78,14 +78,15 @@ impl Completions {
         unsafe { BorrowedFd::borrow_raw((*self.channel.as_ptr()).fd) }
     }
 
-    /// The next completion makes the descriptor readable. One that is there already may not.
-    pub(super) fn arm(&self) -> Result<(), Error> {
+    /// The next completion makes the descriptor readable. One that is there already may not: says whether to look once more.
+    pub(super) fn arm(&self) -> Result<bool, Error> {
         if self.is_armed.swap(true, Ordering::Relaxed) {
-            return Ok(());
+            return Ok(false);
         }
         // SAFETY: the queue lives as long as `self`.
         unsafe { result::request_event(self.queue) }
-            .map_err(|errno| result::failed("asking for events", self.device.name(), errno))
+            .map_err(|errno| result::failed("asking for events", self.device.name(), errno))?;
+        Ok(true)
     }
 
     /// Takes all completions, and the event that tells of them.

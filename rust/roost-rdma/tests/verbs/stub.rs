@@ -7,6 +7,7 @@ use crate::bed::{Bed, PATIENCE, open, pattern, wait};
 use crate::{library, rules};
 use roost_rdma::verbs::{Event, Failure, Options, Verbs};
 use roost_rdma::{Direction, Run};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::ffi::{CString, c_char, c_long, c_void};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -190,6 +191,38 @@ fn few_requests_are_out_however_many_wait() {
     stub.set("hold", 0);
     assert_eq!(wait(&mut path, PATIENCE, 1), [Event::Done { id: 1 }]);
     assert_eq!(stub.get("most_out"), 8);
+}
+
+/// One of four comes with its event before the look that follows, which takes both: the others need an event of their own.
+#[test]
+fn what_comes_while_an_event_is_asked_for_leaves_none_unheard() {
+    let stub = Stub::new(&[]);
+    let bed = stub.bed();
+    let mut owned = pattern(1, 4096);
+    let published = bed.publish(&mut owned);
+    let (mut path, _serving) = bed.path();
+    stub.set("hold", 1);
+    let mut target = vec![0; 4096];
+    let local = target.as_mut_ptr().expose_provenance();
+    for id in 0..4_u64 {
+        let run = Run {
+            remote: id * 1024,
+            local: local + usize::try_from(id).unwrap() * 1024,
+            bytes: 1024,
+        };
+        // SAFETY: the target lives until the events have come.
+        unsafe { path.post(id, Direction::Read, &[run], &published.remote()) }.unwrap();
+    }
+    stub.set("trickle", 1);
+    assert_eq!(path.poll(), [Event::Done { id: 0 }]);
+    stub.set("hold", 0);
+    let ready = poll(
+        &mut [PollFd::new(&path.completion_fd(), PollFlags::IN)],
+        Some(&Timespec::default()),
+    );
+    assert_eq!(ready.unwrap(), 1);
+    assert_eq!(path.poll(), [1, 2, 3].map(|id| Event::Done { id }));
+    assert_eq!(target, owned);
 }
 
 #[test]
