@@ -1,5 +1,6 @@
 """What `roost.job.skypilot_sdk` calls is there, as it calls it, in the SDK that is installed: `make test-skypilot` has one."""
 
+import copy
 import inspect
 import io
 
@@ -55,7 +56,8 @@ def test_the_six_calls_are_what_the_sdk_takes(task, monkeypatch):
 
 
 def test_a_task_is_one_of_skypilots(task):
-    made = sky.Task.from_yaml_config(task)
+    # It takes the document apart.
+    made = sky.Task.from_yaml_config(copy.deepcopy(task))
     assert (made.num_nodes, made.name) == (4, "train-trainers")
     [resources] = made.resources
     assert resources.accelerators == {"H200": 8}
