@@ -1,13 +1,15 @@
 use std::fmt::Debug;
 
+use roost_core::carrier::Word;
 use roost_core::control::{Envelope, ToAgent, ToClient, decode, decode_large, encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Any packet is read or refused by both sides; what is read is written and read as the same.
+/// Any packet is read or refused by both sides, and so is what hosts of a tree say to each other; what is read is written and read as the same.
 pub fn control(data: &[u8]) {
     packet::<ToAgent>(data);
     packet::<ToClient>(data);
+    packet::<Word>(data);
 }
 
 fn packet<T: Serialize + DeserializeOwned + Debug>(data: &[u8]) {

@@ -68,6 +68,7 @@ def _driver(loop: asyncio.AbstractEventLoop, preload: Sequence[str] | None) -> R
     )  # fmt: skip
     process.install(runtime)
     runtime.open()
+    runtime.node.be_root()
     return runtime
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from collections.abc import Sequence
 
-    from roost._roost import Done, Message, SegmentMap, Verb
+    from roost._roost import Done, Letters, Message, SegmentMap, Verb
     from roost.actor_mesh import ActorMesh
     from roost.endpoint_info import EndpointInfo
     from roost.gathered import GatheredReply
@@ -167,6 +167,10 @@ class Hooks(Protocol):
 
     def redial(self, proc: int, /) -> None:
         """There is no connection to a proc of another host, and there has to be one."""
+        ...
+
+    def post(self, letters: Letters, /) -> None:
+        """These frames go along the tree of hosts."""
         ...
 
     def session_lost(self, proc: int, text: str, /) -> None:

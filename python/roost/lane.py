@@ -37,7 +37,8 @@ class Lent:
         self.handling = handling.get
         self.stopped, self.room, self.sent = calls.stopped, calls.room, Done()
         self.loop, self.connect, self.broken = runtime.loop, runtime.connect, runtime.broken
-        self.redial, self.session_lost = runtime.redial, runtime.members.session_lost
+        self.redial, self.post = runtime.redial, runtime.post
+        self.session_lost = runtime.members.session_lost
         self.system = runtime.system
         self.say_news = runtime.news.say
         self.work = runtime.workers.start

@@ -15,6 +15,7 @@ from roost.stops import death_error
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from roost._roost import Letters
     from roost.actor_mesh import ActorMesh
     from roost.errors import ActorDied
     from roost.mesh import ProcMesh
@@ -200,6 +201,9 @@ class Members:
 
     def _on_far_connected(self, proc: int, incarnation: int, lane: Any, slot: int | None) -> None:
         self._runtime.node.adopt_far(proc, incarnation, lane, slot)
+
+    def _on_letters(self, letters: Letters) -> None:
+        self._runtime.node.take_letters(letters)
 
     def _on_clock(self, offset_ns: int) -> None:
         self._runtime.node.set_clock(offset_ns)

@@ -263,6 +263,8 @@ class OwnedActors(OwnedMesh):
     def ask_procs(self, what: str, ranks: list[int], reason: str = "") -> None:
         """Send one of Roost's own messages to where these ranks live."""
         runtime = self.runtime
+        if not runtime.closed:
+            runtime.node.hold()
         for place, proc in enumerate(self.procs):
             slots = [rank - place * self.per for rank in ranks if rank // self.per == place]
             if not slots:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from contextvars import Context
 
-    from roost._roost import Control
+    from roost._roost import Control, Letters
     from roost.collectives.groups import Groups
     from roost.events import EventStream
     from roost.failure import Event, Failure
@@ -297,6 +297,10 @@ class Runtime:
     def redial(self, proc: int) -> None:
         """Have a connection to a proc of another host made where there is none: it has broken, or was idle."""
         self.control.redial(proc)
+
+    def post(self, letters: Letters) -> None:
+        """Have frames go along the tree of hosts."""
+        self.control.post(letters)
 
     def broken(self, proc: int, text: str) -> None:
         """A connection carries no frames of ours: nothing can be known of that proc any more."""

@@ -220,6 +220,8 @@ def _start_actors(runtime: Runtime, record: OwnedActors, arguments: bytes) -> No
         if parent.mesh_stopped is not None:
             record.mark_stopped(parent.mesh_stopped)
     plan, per, name = record.plan, record.per, record.name.encode(errors="surrogatepass")
+    if not runtime.closed:
+        runtime.node.hold()
     for place, proc in enumerate(record.procs):
         first = place * per
         failure = runtime.members.gone.get(proc)

@@ -235,8 +235,8 @@ impl Agent {
             ToAgent::Look { to, mesh } => self.look(from, to, mesh),
             ToAgent::Seen { to, mesh, activities } => self.seen(from, to, mesh, activities),
             ToAgent::Spawn(spawn) => self.spawn(now_ns, from, *spawn),
-            // For the agent of another host, which counts them.
-            ToAgent::Greeted => {}
+            // For the agent of another host, which sees to it.
+            ToAgent::Greeted | ToAgent::Answered { .. } => {}
             ToAgent::Prepare { template, environ } => self.prepare(from, &template, &environ),
             ToAgent::Respawn {
                 proc,

@@ -11,6 +11,7 @@
 //! - [`agent`]: which procs of a host live, and what to do when one ends; [`restart`] is its policy.
 //! - [`trust`]: how hosts of one job know each other, and the TLS between them.
 //! - [`trunk`]: what the root of a job and the agent of another host tell each other.
+//! - [`carrier`]: frames to many procs that travel together along a tree of hosts.
 //! - [`credit`]: how many messages a sender may have in a mailbox, and what it may hold back itself.
 
 #![forbid(unsafe_code)]
@@ -18,6 +19,7 @@
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 pub mod agent;
+pub mod carrier;
 pub mod control;
 pub mod credit;
 pub mod id;

@@ -164,3 +164,28 @@ pub const CLOCK_SAMPLES_MAX: usize = 60;
 
 /// How far the root's clock has to have moved before procs are told: deadlines need no more.
 pub const CLOCK_STEP_NS: u64 = 1_000_000;
+
+/// Frames of one session that may travel together along a tree of hosts. What is larger fills its connection anyway, and inner
+/// hosts would hold it for all below them.
+pub const POSTED_BYTES_MAX: usize = 32 << 10;
+
+/// How long what travels along a tree may be without an acknowledgement, before it is sent over the connection of its session:
+/// far longer than a tree of thousands of hosts takes, and no longer than what is promised after a cut.
+pub const POSTED_WAIT_NS: u64 = 1_000_000_000;
+
+/// When to try again to take back what travels along a tree, while a frame is half written.
+pub const POSTED_RETRY_NS: u64 = 50_000_000;
+
+/// Sessions that have something to send at once, before it goes along a tree: below it, writing to each is as fast as passing
+/// it on.
+pub const POSTED_SESSIONS_MIN: usize = 32;
+
+/// Hosts that one host passes a carrier on to. Eight in parallel are as fast as one where links are equal, and four steps reach
+/// four thousand hosts.
+pub const CARRIER_HOSTS_MAX: usize = 8;
+
+/// Carriers of which a host knows where they came from, for the answers: what is answered later goes straight to the root.
+pub const CARRIERS_REMEMBERED_MAX: usize = 256;
+
+/// One message between two hosts of a tree: a full carrier for tens of thousands of procs, or all of their answers.
+pub const CARRIER_BYTES_MAX: usize = 256 << 20;

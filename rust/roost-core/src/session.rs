@@ -8,16 +8,18 @@
 //!
 //! Between procs of one host a connection never comes back: its end is the session's end, and
 //! [`Session::undelivered`] gives what must go back to its senders. Between hosts [`Session::resume`] goes on over
-//! a new connection.
+//! a new connection, and frames may travel by another way than the connection ([`Session::post`]).
 //!
 //! | module | what it is |
 //! |---|---|
 //! | `log` | what was sent and not acknowledged |
 //! | `shared` | payloads that stay where they were captured |
 //! | `bulks` | parts that come in pieces, ahead of the frame that names them |
+//! | `posting` | frames that travel by another way than the connection |
 
 mod bulks;
 mod log;
+mod posting;
 mod shared;
 #[cfg(test)]
 mod tests;
@@ -29,6 +31,7 @@ use crate::wire::frame::{BodySize, FLAG_ACK_WANTED, measure_body, write_body};
 use crate::wire::{EncodeError, Frame, FrameHead, FrameHeader, Kind, Part, ProtocolError, Tail};
 pub use bulks::Bulks;
 use log::Log;
+use posting::{Early, Posted};
 pub use shared::Shared;
 
 /// What a session is made with; [`limits`] has the usual values.
@@ -40,6 +43,9 @@ pub struct SessionConfig {
     /// How long an acknowledgement may wait for a frame to travel with; none where it may wait for ever, as between
     /// procs of one host, where nothing is replayed.
     pub ack_delay_ns: Option<u64>,
+    /// Bytes of frames that may wait here for one before them that travels by another way; none where all frames come over
+    /// the connection, and one that is missing is an error.
+    pub early_bytes_max: usize,
 }
 
 impl Default for SessionConfig {
@@ -47,6 +53,7 @@ impl Default for SessionConfig {
         Self {
             replay_bytes_max: limits::REPLAY_BYTES_MAX,
             ack_delay_ns: None,
+            early_bytes_max: 0,
         }
     }
 }
@@ -89,6 +96,12 @@ pub struct Session {
     received: u64,
     owed: Owed,
     doubles: u64,
+    /// What left by another way and is not acknowledged.
+    posted: Option<Posted>,
+    /// The highest number that was given out when something was taken back: until it is acknowledged nothing is posted.
+    taken_back: u64,
+    /// What came before its turn. Boxed, since most sessions never have any.
+    early: Option<Box<Early>>,
 }
 
 /// What was received and not yet acknowledged.
@@ -115,6 +128,9 @@ impl Session {
             received: 0,
             owed: Owed::default(),
             doubles: 0,
+            posted: None,
+            taken_back: 0,
+            early: None,
         }
     }
 
@@ -269,6 +285,9 @@ impl Session {
         visit: &mut impl FnMut(Frame<'_>) -> ControlFlow<()>,
     ) -> Result<usize, ProtocolError> {
         let mut consumed = 0;
+        if self.early.is_some() {
+            self.take_early(visit)?;
+        }
         while let Some(head) = FrameHead::decode(&bytes[consumed..])? {
             let end = consumed + head.frame_length();
             let Some(body) = bytes.get(consumed + FrameHead::BYTES..end) else {
@@ -280,8 +299,11 @@ impl Session {
                     break;
                 }
                 self.take_in(head);
+                if self.early.is_some() {
+                    self.take_early(visit)?;
+                }
             } else {
-                self.receive_out_of_order(head)?;
+                self.receive_out_of_order(head, &bytes[consumed..end])?;
             }
             consumed = end;
         }
@@ -311,16 +333,14 @@ impl Session {
         Ok(())
     }
 
-    fn receive_out_of_order(&mut self, head: FrameHead) -> Result<(), ProtocolError> {
+    /// A frame that is not the next: what is not numbered, a double, or one before its turn, which is kept.
+    fn receive_out_of_order(&mut self, head: FrameHead, frame: &[u8]) -> Result<(), ProtocolError> {
         if head.kind == Kind::Ack {
             self.owed.wanted |= head.flags & FLAG_ACK_WANTED != 0;
             return Ok(());
         }
         if head.sequence > self.received {
-            return Err(ProtocolError::Gap {
-                expected: self.received + 1,
-                got: head.sequence,
-            });
+            return self.keep_early(head, frame);
         }
         // A double shows that the peer has not heard of our acknowledgement.
         self.owed.wanted = true;
@@ -342,17 +362,24 @@ impl Session {
 
     /// When [`Session::handle_timeout`] wants to be called, on the clock of the times that were passed in.
     pub fn next_wakeup(&self) -> Option<u64> {
+        let posted = self.posted_until_ns();
+        self.ack_wakeup().into_iter().chain(posted).min()
+    }
+
+    fn ack_wakeup(&self) -> Option<u64> {
         let delay = self.config.ack_delay_ns?;
         self.owed.since_ns.map(|since| since.saturating_add(delay))
     }
 
-    /// Appends the acknowledgement whose time has come; says whether there was one.
+    /// Appends the acknowledgement whose time has come, and takes back what was posted and not acknowledged in time; says
+    /// whether there is something to write.
     pub fn handle_timeout(&mut self, now_ns: u64) -> bool {
-        let due = self.next_wakeup().is_some_and(|at| at <= now_ns);
+        let due = self.ack_wakeup().is_some_and(|at| at <= now_ns);
         if due {
             self.append_ack(0);
         }
-        due
+        let taken_back = self.take_back_posted(now_ns);
+        due || taken_back
     }
 
     /// Goes on over a new connection to the same life of the peer, which has received everything up to
@@ -370,6 +397,7 @@ impl Session {
             });
         }
         self.apply_acknowledged(peer_received)?;
+        self.posted = None;
         self.log.rewind(peer_received);
         self.log.trim(self.acknowledged);
         Ok(())

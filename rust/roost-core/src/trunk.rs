@@ -21,8 +21,9 @@ use std::ops::ControlFlow;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-pub use self::record::{RecordReader, write_record};
+pub use self::record::{RecordReader, write_record, write_record_within};
 use crate::agent::{Input, Output};
+use crate::carrier::{Carrier, Gathered};
 use crate::control::{self, ControlError, Patience};
 use crate::id::{HostId, JobId, ProcId};
 use crate::limits::{ACK_DELAY_NS, CONTROL_MESSAGE_BYTES_MAX, TRUNK_PIECE_BYTES, TRUNK_QUEUE_BYTES_MAX};
@@ -133,6 +134,8 @@ pub enum ToHost {
         /// Whether the agent ends.
         shutdown: bool,
     },
+    /// Frames for procs of this host, and of others that it passes them on to.
+    Carrier(Carrier),
 }
 
 /// From the host.
@@ -166,6 +169,8 @@ pub enum FromHost {
         /// Why.
         reason: String,
     },
+    /// Answers to what a carrier has brought, from here and from where this host has passed it on to.
+    Gathered(Gathered),
 }
 
 /// What a trunk cannot go on after.

@@ -81,7 +81,7 @@ hooks! {
     offer released
     reply gathered_reply begin bounded errored dropped unloadable refused
     pack elsewhere handling stopped too_large unsendable unsent room sent
-    connect broken redial session_lost system
+    connect broken redial post session_lost system
     work say_news cancelled suspect undelivered
     port_item port_taken port_closed
 }

@@ -49,6 +49,7 @@ fn _roost(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<message::Message>()?;
     module.add_class::<node::Node>()?;
     module.add_class::<peer::FarLane>()?;
+    module.add_class::<peer::Letters>()?;
     module.add_class::<targets::Targets>()?;
     module.add_class::<verb::Verb>()?;
     module.add_class::<verb::Done>()?;

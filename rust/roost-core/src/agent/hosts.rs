@@ -146,7 +146,7 @@ impl Agent {
     }
 
     /// Where a proc lives, or the driver; none for one that nobody knows.
-    pub(super) fn host_of(&self, id: ProcId) -> Option<HostId> {
+    pub fn host_of(&self, id: ProcId) -> Option<HostId> {
         if id == self.driver {
             Some(self.hosts.own())
         } else {

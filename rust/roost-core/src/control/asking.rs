@@ -244,4 +244,13 @@ pub enum ToAgent {
         /// The proc at its other end.
         proc: ProcId,
     },
+    /// Frames of the sender for the proc that has posted what this carrier has brought. Its agent sees to it.
+    Answered {
+        /// The carrier.
+        carrier: u64,
+        /// The number of the two's session.
+        session: u64,
+        /// Whole frames.
+        frames: Bytes,
+    },
 }

@@ -296,4 +296,15 @@ pub enum ToClient {
         /// The proc at the other end.
         proc: ProcId,
     },
+    /// Frames that a proc of another host has posted, and a carrier has brought.
+    Carried {
+        /// Who has posted them.
+        from: ProcId,
+        /// The number of the two's session.
+        session: u64,
+        /// The carrier.
+        carrier: u64,
+        /// Whole frames.
+        frames: Bytes,
+    },
 }

@@ -176,7 +176,7 @@ impl Session {
             self.take_in(head);
             self.owed.since_ns.get_or_insert(now_ns);
         } else {
-            self.receive_out_of_order(head)?;
+            self.receive_out_of_order(head, &[])?;
         }
         self.log.trim(self.acknowledged);
         Ok(())

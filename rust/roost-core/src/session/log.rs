@@ -220,6 +220,14 @@ impl Log {
         }
     }
 
+    /// Whether no frame is written in part.
+    pub(super) fn is_between_frames(&self) -> bool {
+        let Some(chunk) = self.chunks.get(self.first_unsent) else {
+            return true;
+        };
+        chunk.sent == 0 || Frames::new(&chunk.bytes).any(|(at, _)| at == chunk.sent)
+    }
+
     /// Makes everything above this number unsent again, and nothing below it.
     pub(super) fn rewind(&mut self, received: u64) {
         self.unsent = 0;

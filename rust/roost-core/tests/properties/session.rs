@@ -54,7 +54,7 @@ impl Line {
     fn new(replay_bytes_max: usize) -> Self {
         let config = SessionConfig {
             replay_bytes_max,
-            ack_delay_ns: None,
+            ..SessionConfig::default()
         };
         Self {
             sender: Session::new(config),

@@ -78,6 +78,7 @@ impl Setup {
             session: SessionConfig {
                 replay_bytes_max,
                 ack_delay_ns,
+                ..SessionConfig::default()
             },
             window,
             queue,

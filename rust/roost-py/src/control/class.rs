@@ -22,6 +22,7 @@ use super::handle::{Control, full};
 use super::shared::Command;
 use super::{notice, socket};
 use crate::node::Node;
+use crate::peer::Letters;
 
 /// How long a proc waits at most for its control thread to tell that it is up.
 const UP_WAIT: Duration = Duration::from_secs(10);
@@ -69,6 +70,12 @@ impl Control {
     fn redial(&self, proc: u64) -> PyResult<()> {
         self.check_process()?;
         self.command(Command::Redial(proc_id(proc)?))
+    }
+
+    /// Have frames go along the tree of hosts.
+    fn post(&self, letters: &Bound<'_, Letters>) -> PyResult<()> {
+        self.check_process()?;
+        self.command(Command::Post(letters.get().take()))
     }
 
     /// Start the client of the host's agent in this process, a proc. Takes the descriptors over.

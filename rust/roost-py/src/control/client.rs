@@ -25,6 +25,7 @@ use super::shared::{Command, What};
 use super::socket::{Blocked, IN_FLIGHT_RETRY_NS, room};
 use super::stall::Stall;
 use crate::node::Board;
+use crate::peer::Letter;
 
 /// What the other end of a lane is told of one whose descriptor got lost on the way.
 pub(super) const NO_DESCRIPTORS: &str = "has no file descriptors left for a data lane";
@@ -401,12 +402,35 @@ impl Client {
                         self.send(&ToAgent::Redial { proc }, None);
                     }
                 }
+                Command::Post(letters) => self.answer(letters),
                 // Only the driver has hosts.
                 Command::Attach { .. } | Command::Detach { .. } => {}
                 Command::Close { .. } => return Some(End::Closed),
             }
         }
         None
+    }
+
+    /// What goes back along the tree is for the agent to send on.
+    fn answer(&mut self, letters: Vec<Letter>) {
+        for Letter {
+            session,
+            carrier,
+            frames,
+            ..
+        } in letters
+        {
+            if let Some(carrier) = carrier {
+                self.send(
+                    &ToAgent::Answered {
+                        carrier,
+                        session,
+                        frames,
+                    },
+                    None,
+                );
+            }
+        }
     }
 
     fn send(&mut self, message: &ToAgent, descriptor: Option<OwnedFd>) {

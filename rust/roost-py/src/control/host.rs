@@ -152,6 +152,7 @@ const HANDOVER: u64 = 1;
 const REMOTES: u64 = 2;
 const FAR: u64 = 3;
 const STATION: u64 = 4;
+const EDGES: u64 = 5;
 
 impl Basis {
     pub(super) fn open(door: &Door) -> io::Result<Self> {
@@ -185,8 +186,9 @@ impl Host {
                 (REMOTES, Source::Network),
                 (FAR, Source::Network),
                 (STATION, Source::Network),
+                (EDGES, Source::Network),
             ]),
-            next_source: STATION + 1,
+            next_source: EDGES + 1,
             door,
             log,
             sweeper,
@@ -393,6 +395,7 @@ impl Host {
                 Command::Watch { .. } | Command::Show(_) => {}
                 Command::Links(end) => self.links = descriptor.map(|socket| LinkDoor::new(end, socket)),
                 Command::Redial(proc) => self.redial(proc),
+                Command::Post(letters) => self.begin_carrier(letters),
                 Command::Attach { number, wanted } => self.attach(number, *wanted),
                 Command::Detach {
                     number,

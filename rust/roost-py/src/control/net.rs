@@ -7,11 +7,13 @@
 //! | `station` | where a host's agent is called, and what a stranger may cost |
 //! | `remotes` | the hosts of a job, as its root has them |
 //! | `uplink` | the root, as a host has it |
+//! | `edges` | other hosts' agents, as one has them: the tree of hosts |
 //! | `records`, `line` | what goes over a trunk: records first, then frames |
 //! | `far` | a process's data lanes to other hosts, and its links to memory there |
 //! | `stream`, `turn` | bytes over a socket; an epoll set inside another |
 
 mod address;
+mod edges;
 mod far;
 mod greeter;
 mod line;
@@ -23,6 +25,7 @@ mod turn;
 mod uplink;
 
 pub(super) use self::address::Address;
+pub(super) use self::edges::{Edges, News as EdgeNews};
 pub(super) use self::far::{FarLanes, LinkMade, News as LaneNews, Ready};
 pub(super) use self::remotes::{News as RemoteNews, Remotes, Terms, Wanted, Why};
 pub(super) use self::station::{Call, Claimed, Lane as CalledLane, Station};

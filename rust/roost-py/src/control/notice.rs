@@ -11,7 +11,7 @@ use roost_core::id::HostId;
 use super::clock::{now_ns, wall_ns};
 use super::shared::{FarEnd, StationNews, What};
 use crate::node::plain;
-use crate::peer::FarLane;
+use crate::peer::{FarLane, Letter, Letters};
 
 /// One notice as a tuple. `descriptor` becomes Python's, which has to close it.
 pub(super) fn tuple(py: Python<'_>, what: What, descriptor: Option<OwnedFd>) -> PyResult<Bound<'_, PyTuple>> {
@@ -34,8 +34,14 @@ pub(super) fn tuple(py: Python<'_>, what: What, descriptor: Option<OwnedFd>) -> 
             ("client_ended", job.to_string(), reason).into_pyobject(py)
         }
         What::Station(StationNews::Done) => ("done",).into_pyobject(py),
+        What::Letters(all) => letters(py, all),
         What::Clock { offset_ns } => ("clock", offset_ns).into_pyobject(py),
     }
+}
+
+/// Frames that have come along the tree of hosts.
+fn letters(py: Python<'_>, letters: Vec<Letter>) -> PyResult<Bound<'_, PyTuple>> {
+    ("letters", Bound::new(py, Letters::new(letters))?).into_pyobject(py)
 }
 
 /// A data lane to another host.
@@ -119,6 +125,20 @@ fn message(py: Python<'_>, notice: ToClient, descriptor: Option<OwnedFd>) -> PyR
         | ToClient::LinkFailed { proc, .. }
         | ToClient::DialLink { proc, .. }
         | ToClient::ExpectLink { proc, .. } => ("link", proc.get()).into_pyobject(py),
+        ToClient::Carried {
+            from,
+            session,
+            carrier,
+            frames,
+        } => {
+            let letter = Letter {
+                proc: from,
+                session,
+                carrier: Some(carrier),
+                frames,
+            };
+            letters(py, vec![letter])
+        }
         ToClient::Incoming { .. } => ("incoming", number(descriptor)).into_pyobject(py),
     }
 }

@@ -16,6 +16,7 @@ use super::links::LinkEnd;
 use super::net::Wanted;
 use super::socket;
 use crate::node::Board;
+use crate::peer::Letter;
 
 /// Commands that wait for the control thread. It takes them at once; so many only wait when it is stuck.
 const COMMANDS_MAX: usize = 1 << 16;
@@ -33,6 +34,8 @@ pub(super) enum Command {
     Links(LinkEnd),
     /// A data lane to another host has no connection, and needs one.
     Redial(ProcId),
+    /// Frames that go along the tree of hosts.
+    Post(Vec<Letter>),
     /// Call a host.
     Attach { number: u64, wanted: Box<Wanted> },
     /// Let a host end its work for this job.
@@ -66,6 +69,8 @@ pub(super) enum What {
     Host(Box<HostNews>),
     /// Of the station of this host's agent.
     Station(StationNews),
+    /// Frames that have come along the tree of hosts.
+    Letters(Vec<Letter>),
     /// What to add to this host's clock to get the root's.
     Clock { offset_ns: i64 },
 }

@@ -12,7 +12,7 @@ use crate::hooks::Hooks;
 use crate::message::Mail;
 use crate::outgoing::Outgoing;
 use crate::payload::Payload;
-use crate::peer::Offer;
+use crate::peer::{Letter, Letters, Offer};
 use crate::suspect::Suspect;
 
 /// What is to be done in Python once the lock is released.
@@ -92,6 +92,8 @@ pub(crate) enum Action {
     Close(OwnedFd),
     /// There is no connection to a proc of another host, and there has to be one.
     Redial(u64),
+    /// Frames that go along the tree of hosts.
+    Post(Vec<Letter>),
     /// The session with a proc of another host cannot go on.
     SessionLost { proc: u64, text: String },
     /// Have [`Node::tick`] called in so many seconds.
@@ -218,6 +220,9 @@ impl Node {
             Action::Close(fd) => unwatch(py, hooks, fd.as_raw_fd())?,
             Action::Redial(proc) => {
                 hooks.redial.call1(py, (proc,))?;
+            }
+            Action::Post(letters) => {
+                hooks.post.call1(py, (Letters::new(letters),))?;
             }
             Action::SessionLost { proc, text } => {
                 hooks.session_lost.call1(py, (proc, text))?;

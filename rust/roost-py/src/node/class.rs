@@ -16,13 +16,13 @@ use roost_core::wire::{Hello, Version};
 use super::looking::{Plain, Queue, plain};
 use super::losing::{Death, Lost};
 use super::working::Work;
-use super::{Node, State, Workplace, answering, connecting, far, hosting, ports, sending, working};
+use super::{Node, State, Workplace, answering, connecting, far, hosting, ports, posting, sending, working};
 use crate::cell::Cell;
 use crate::hooks::Hooks;
 use crate::ids::IdMap;
 use crate::message::Message;
 use crate::page::StartedPage;
-use crate::peer::{FarLane, Link, Standing};
+use crate::peer::{FarLane, Letters, Link, Standing};
 use crate::targets::proc_id;
 
 // The longer ones are delegated to the module of their topic.
@@ -89,7 +89,10 @@ impl Node {
             owing: Vec::new(),
             room: Vec::new(),
             clock_ns: 0,
-            ticking: false,
+            ticks_at_ns: None,
+            is_root: false,
+            far_links: 0,
+            holds: false,
             watch_ns: None,
             idle_ns,
             idle_look_ns: None,
@@ -166,6 +169,22 @@ impl Node {
     /// The job's clock is so far ahead of this host's, in ns: deadlines of messages between hosts are in the job's.
     fn set_clock(&self, offset_ns: i64) {
         far::set_clock(self, offset_ns);
+    }
+
+    /// This process is the driver: what it has for many procs of other hosts goes along the tree of these.
+    fn be_root(&self) {
+        self.lock().is_root = true;
+    }
+
+    /// What this turn of the loop has for procs of other hosts is written together at its end, along the tree where they are
+    /// many.
+    fn hold(&self, py: Python<'_>) -> PyResult<()> {
+        posting::hold(self, py)
+    }
+
+    /// Frames have come along the tree of hosts.
+    fn take_letters(&self, py: Python<'_>, letters: &Bound<'_, Letters>) -> PyResult<()> {
+        posting::take_letters(self, py, letters.get())
     }
 
     /// The time of acknowledgements to other hosts has come.

@@ -55,6 +55,7 @@ impl State {
         link: Link,
         actions: &mut Vec<Action>,
     ) {
+        self.far_links += usize::from(link.far.is_some());
         let peer = self.peer(proc);
         peer.incarnation = incarnation;
         peer.standing = Standing::Live;

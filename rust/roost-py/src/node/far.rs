@@ -14,6 +14,9 @@ const FEEDS_MAX: u32 = 3;
 /// From one look at what is not acknowledged to the next.
 const WATCH_NS: u64 = 1_000_000_000;
 
+/// Timers that are so close are one.
+const TICK_APART_NS: u64 = 100_000_000;
+
 /// A timer may be as much early.
 const EARLY_NS: u64 = WATCH_NS / 10;
 
@@ -55,8 +58,13 @@ impl State {
         }
     }
 
-    fn tick_at(&mut self, at_ns: u64, actions: &mut Vec<Action>) {
-        if !std::mem::replace(&mut self.ticking, true) {
+    pub(super) fn tick_at(&mut self, at_ns: u64, actions: &mut Vec<Action>) {
+        // One that comes a little late is as good.
+        if self
+            .ticks_at_ns
+            .is_none_or(|earlier_ns| at_ns + TICK_APART_NS < earlier_ns)
+        {
+            self.ticks_at_ns = Some(at_ns);
             let delay = std::time::Duration::from_nanos(at_ns.saturating_sub(crate::now_ns()));
             actions.push(Action::Tick(delay.as_secs_f64()));
         }
@@ -243,7 +251,7 @@ pub(super) fn tick(node: &Node, py: Python<'_>) -> PyResult<()> {
     let mut actions = Vec::new();
     {
         let mut state = node.lock();
-        state.ticking = false;
+        state.ticks_at_ns = None;
         let now_ns = crate::now_ns();
         let is_due = |at_ns: &mut u64| *at_ns <= now_ns + EARLY_NS;
         if state.watch_ns.take_if(is_due).is_some() {
@@ -254,19 +262,20 @@ pub(super) fn tick(node: &Node, py: Python<'_>) -> PyResult<()> {
         }
         let mut due = Vec::new();
         let mut next: Option<u64> = None;
+        state.far_links = 0;
+        let state = &mut *state;
         for peer in state.peers.values_mut() {
             let Some(link) = peer.link.as_mut().filter(|link| link.far.is_some()) else {
                 continue;
             };
+            state.far_links += 1;
             if link.session.handle_timeout(now_ns) {
                 due.push(peer.id);
             } else if let Some(at_ns) = link.session.next_wakeup() {
                 next = Some(next.map_or(at_ns, |earlier| earlier.min(at_ns)));
             }
         }
-        for proc in due {
-            state.flush_one(proc, &mut actions);
-        }
+        state.flush_all(due, &mut actions);
         if let Some(at_ns) = next {
             state.tick_at(at_ns, &mut actions);
         }

@@ -9,6 +9,7 @@
 //! | `action` | what is done in Python once the lock is released |
 //! | `connecting` | other procs: how they stand, their connections, epochs |
 //! | `far` | connections to other hosts: replaced ones, their timer, large parts that go ahead |
+//! | `posting` | frames along the tree of hosts |
 //! | `sending` | captured messages: into the session, or held back until there is credit, room or a connection |
 //! | `receiving` | frames that came in: each goes to a mailbox, a reply or a port |
 //! | `answering` | replies, both ways; credit; messages that go back |
@@ -30,6 +31,7 @@ mod hosting;
 mod looking;
 mod losing;
 mod ports;
+mod posting;
 mod receiving;
 mod sending;
 mod unsendable;
@@ -110,8 +112,13 @@ pub(crate) struct State {
     pub(crate) last_sizes: Arc<[u8]>,
     /// How far the job's clock is ahead of ours.
     pub(crate) clock_ns: i64,
-    /// The loop calls [`Node::tick`].
-    pub(crate) ticking: bool,
+    /// When the loop calls [`Node::tick`] next, as far as that was asked for here.
+    pub(crate) ticks_at_ns: Option<u64>,
+    /// This is the driver, at the root of the tree of hosts; and how many connections to other hosts there are, about.
+    pub(crate) is_root: bool,
+    pub(crate) far_links: usize,
+    /// What is for procs of other hosts waits for the next flush.
+    pub(crate) holds: bool,
     /// When connections to other hosts are looked at next: whether what was sent is acknowledged.
     pub(crate) watch_ns: Option<u64>,
     /// How long such a connection is kept that nobody uses, and when it is looked at next which those are.

@@ -13,7 +13,7 @@ use roost_core::wire::{
 use super::{Action, Node, State};
 use crate::message::{Mail, Origin};
 use crate::payload::{Part, Payload};
-use crate::peer::{Inbox, Link, Room, shifted};
+use crate::peer::{Inbox, Letter, Link, Room, shifted};
 
 /// What is read at a time from another host before others have their turn.
 const READ_BYTES_MAX: usize = 1 << 20;
@@ -64,20 +64,30 @@ impl Node {
     /// Handle the whole frames that were read.
     pub(crate) fn parse(&self, py: Python<'_>, proc: u64) -> PyResult<()> {
         let mut actions = Vec::new();
-        self.lock().parse(py, proc, &mut actions);
+        self.lock().parse(py, proc, None, &mut actions);
         self.act(py, actions)
     }
 }
 
 impl State {
-    fn parse(&mut self, py: Python<'_>, proc: u64, actions: &mut Vec<Action>) {
+    /// Handle the frames that were read, or those of a letter.
+    pub(super) fn parse(
+        &mut self,
+        py: Python<'_>,
+        proc: u64,
+        letter: Option<&Letter>,
+        actions: &mut Vec<Action>,
+    ) {
         // Taken out so that the frames' visitor may use everything else.
         let Some(mut link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.take()) else {
             return;
         };
         let incarnation = self.peers[&proc].incarnation;
         let mut granted = Vec::new();
-        let outcome = self.parse_link(py, proc, incarnation, &mut link, actions, &mut granted);
+        let outcome = match letter {
+            Some(letter) => self.open_letter(py, letter, incarnation, &mut link, actions, &mut granted),
+            None => self.parse_link(py, proc, incarnation, &mut link, actions, &mut granted),
+        };
         if let Err(text) = outcome {
             link.closed = true;
             actions.extend(link.raw_fd().map(|fd| Action::Ended { fd }));
@@ -144,12 +154,47 @@ impl State {
             })
             .map_err(|error| error.to_string())?;
         link.consumed(consumed);
+        if consumed > 0
+            && let Some(far) = &mut link.far
+        {
+            far.carrier = None;
+        }
         if let Some(refusal) = self.refusal.take() {
             return Err(refusal);
         }
         self.map
             .as_ref()
             .map_or(Ok(()), |map| link.begin_piece(map.get(), self.epoch))
+    }
+
+    /// Frames that came along the tree.
+    fn open_letter(
+        &mut self,
+        py: Python<'_>,
+        letter: &Letter,
+        incarnation: u32,
+        link: &mut Link,
+        actions: &mut Vec<Action>,
+        granted: &mut Vec<(u64, u32, Amount)>,
+    ) -> Result<(), String> {
+        let Some(far) = &mut link.far else { return Ok(()) };
+        far.carrier = letter.carrier;
+        let clock_ns = far.clock_ns;
+        let slot = link.slot;
+        let (session, inbox, _) = link.unread();
+        let mut from = Source {
+            proc: letter.proc.get(),
+            incarnation,
+            slot,
+            clock_ns,
+            inbox,
+        };
+        session
+            .receive_posted(crate::now_ns(), &letter.frames, &mut |frame: Frame<'_>| {
+                self.take(py, &mut from, &frame, actions, granted)
+            })
+            .map_err(|error| error.to_string())?;
+        self.refusal.take().map_or(Ok(()), Err)
     }
 
     /// One frame.

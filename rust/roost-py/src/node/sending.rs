@@ -11,28 +11,49 @@ use roost_core::session::SessionError;
 use super::{Action, Node, State};
 use crate::outgoing::Outgoing;
 use crate::payload::Payload;
-use crate::peer::{Sent, Stalled, Standing, Wrote};
+use crate::peer::{Link, Sent, Stalled, Standing, Wrote};
 use crate::targets::mesh_id;
 
 impl State {
     /// A frame was put into this proc's session: it is written now, or with the others at the end of this turn.
     pub(crate) fn wrote(&mut self, proc: u64, actions: &mut Vec<Action>) {
-        let turn = self.turn;
+        let (turn, holds) = (self.turn, self.holds);
         let Some(link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) else {
             return;
         };
         actions.extend(link.offers.drain(..).map(|offer| Action::Offer { proc, offer }));
-        match link.wrote(turn) {
+        let wrote = if holds && link.far.is_some() {
+            link.wrote_with_others(turn)
+        } else {
+            link.wrote(turn)
+        };
+        match wrote {
             Wrote::Due => self.flush_one(proc, actions),
             Wrote::Waits => {
                 self.dirty.push(proc);
-                if !self.flush_scheduled {
-                    self.flush_scheduled = true;
-                    actions.push(Action::Schedule);
-                }
+                self.schedule(actions);
             }
             Wrote::Known => {}
         }
+    }
+
+    /// Have what waits written at the end of this turn.
+    pub(super) fn schedule(&mut self, actions: &mut Vec<Action>) {
+        if !std::mem::replace(&mut self.flush_scheduled, true) {
+            actions.push(Action::Schedule);
+        }
+    }
+
+    /// Write what waits.
+    pub(crate) fn flush_dirty(&mut self, actions: &mut Vec<Action>) {
+        self.holds = false;
+        let dirty = std::mem::take(&mut self.dirty);
+        for proc in &dirty {
+            if let Some(link) = self.peers.get_mut(proc).and_then(|peer| peer.link.as_mut()) {
+                link.end_turn();
+            }
+        }
+        self.flush_all(dirty, actions);
     }
 
     /// Write what the socket takes.
@@ -40,24 +61,29 @@ impl State {
         let Some(link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) else {
             return;
         };
-        let mut full = link.flush();
         if link.far.is_some() {
-            if link.wakes() {
-                actions.push(Action::Redial(proc));
-            }
-            full = self.flush_ahead(proc, full, actions);
-            self.watch_far(actions);
+            return self.flush_far(proc, actions);
+        }
+        let full = link.flush();
+        watch_room(link, proc, full, actions);
+    }
+
+    /// Write what the connection to another host takes, or answer by the way that the last frames came.
+    fn flush_far(&mut self, proc: u64, actions: &mut Vec<Action>) {
+        if self.flush_back(proc, actions) {
+            return;
         }
         let Some(link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) else {
             return;
         };
-        let Some(fd) = link.raw_fd() else { return };
-        if full && !link.watched {
-            link.watched = true;
-            actions.push(Action::Watch { fd, proc });
-        } else if !full && link.watched {
-            link.watched = false;
-            actions.push(Action::Unwatch(fd));
+        let full = link.flush();
+        if link.wakes() {
+            actions.push(Action::Redial(proc));
+        }
+        let full = self.flush_ahead(proc, full, actions);
+        self.watch_far(actions);
+        if let Some(link) = self.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) {
+            watch_room(link, proc, full, actions);
         }
     }
 
@@ -245,6 +271,18 @@ impl State {
     }
 }
 
+/// Have the loop tell when a socket takes more, while it does not.
+fn watch_room(link: &mut Link, proc: u64, full: bool, actions: &mut Vec<Action>) {
+    let Some(fd) = link.raw_fd() else { return };
+    if full && !link.watched {
+        link.watched = true;
+        actions.push(Action::Watch { fd, proc });
+    } else if !full && link.watched {
+        link.watched = false;
+        actions.push(Action::Unwatch(fd));
+    }
+}
+
 pub(super) fn send_system(
     node: &Node,
     py: Python<'_>,
@@ -327,12 +365,7 @@ pub(super) fn flush(node: &Node, py: Python<'_>) -> PyResult<()> {
         let mut state = node.lock();
         state.flush_scheduled = false;
         state.turn += 1;
-        for proc in std::mem::take(&mut state.dirty) {
-            if let Some(link) = state.peers.get_mut(&proc).and_then(|peer| peer.link.as_mut()) {
-                link.end_turn();
-            }
-            state.flush_one(proc, &mut actions);
-        }
+        state.flush_dirty(&mut actions);
     }
     node.act(py, actions)?;
     node.note_releases(py)

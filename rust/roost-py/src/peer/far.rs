@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use roost_core::limits::ACK_DELAY_NS;
+use roost_core::limits::{ACK_DELAY_NS, REPLAY_BYTES_MAX};
 use roost_core::session::{Session, SessionConfig};
 use roost_core::trust::Secure;
 use roost_core::wire::{Hello, Resume};
@@ -91,6 +91,8 @@ pub(crate) struct Far {
     has_more: bool,
     /// How far the job's clock is ahead of ours.
     pub(crate) clock_ns: i64,
+    /// The carrier that brought the last frames; none where they came over the connection.
+    pub(crate) carrier: Option<u64>,
     pub(super) quiet: Quiet,
     pub(super) out: Outbox,
     pub(crate) inbox: Inbox,
@@ -101,6 +103,8 @@ impl Link {
     pub(crate) fn to_host(lane: Lane, hello: &Hello, slot: Option<u32>, epoch: u32, clock_ns: i64) -> Self {
         let mut session = Session::new(SessionConfig {
             ack_delay_ns: Some(ACK_DELAY_NS),
+            // What the other end may have sent and not heard of.
+            early_bytes_max: REPLAY_BYTES_MAX,
             ..SessionConfig::default()
         });
         session.set_epoch(epoch);
@@ -114,6 +118,7 @@ impl Link {
             is_deaf: false,
             has_more: false,
             clock_ns,
+            carrier: None,
             quiet: Quiet::default(),
             out: Outbox::default(),
             inbox: Inbox::default(),
@@ -246,6 +251,21 @@ impl Link {
             return Err(ErrorKind::WouldBlock.into());
         }
         Ok(true)
+    }
+
+    /// Give what there is to say to the tree of hosts, with the session's number. None where it has to go over the connection.
+    pub(crate) fn post(&mut self, until_ns: u64) -> Option<(u64, Vec<u8>)> {
+        if !self.is_open() || self.has_ahead() {
+            return None;
+        }
+        self.gather();
+        let session = self.far.as_ref()?.session;
+        Some((session, self.session.post(until_ns)?))
+    }
+
+    /// Whether both ends know of the session, and it is not broken.
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_greeted() && !self.closed
     }
 
     /// Whether frames can be written now.

@@ -8,11 +8,13 @@
 //! | `waiting` | credit, and the messages that wait for it or were not taken yet |
 //! | `far` | the transport to another host: TLS, and connections that are replaced |
 //! | `quiet` | such connections on which nothing happens |
+//! | `letters` | frames that go another way, along the tree of hosts |
 //! | `ahead` | sent there: parts too large for their frame, which go ahead in pieces |
 //! | `room` | received from there: where such parts gather |
 
 mod ahead;
 mod far;
+mod letters;
 mod link;
 mod pace;
 mod quiet;
@@ -24,6 +26,7 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use roost_core::credit::{Amount, QueueBound, SendWindows};
+use roost_core::limits::POSTED_BYTES_MAX;
 use roost_core::session::{Session, SessionConfig};
 use roost_core::wire::Runs;
 use roost_core::wire::hello::Hello;
@@ -31,6 +34,7 @@ use roost_core::wire::hello::Hello;
 pub(crate) use self::ahead::{Fed, Outbound, shifted};
 use self::far::Far;
 pub(crate) use self::far::FarLane;
+pub(crate) use self::letters::{Letter, Letters};
 use self::pace::Pace;
 pub(crate) use self::pace::Wrote;
 pub(crate) use self::room::{Inbox, Room};
@@ -198,6 +202,14 @@ impl Link {
             return Wrote::Known;
         }
         self.pace.wrote(turn, self.session.unsent_bytes())
+    }
+
+    /// The same, where many links are written together: nothing is before the turn ends, unless it is too much for that.
+    pub(crate) fn wrote_with_others(&mut self, turn: u64) -> Wrote {
+        if self.watched || self.session.unsent_bytes() > POSTED_BYTES_MAX {
+            return self.wrote(turn);
+        }
+        self.pace.waits()
     }
 
     /// The turn ends, with everything written that the socket takes: see [`Self::flush`].

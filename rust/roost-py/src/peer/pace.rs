@@ -37,7 +37,14 @@ impl Pace {
         self.frames += 1;
         if unsent_bytes >= FLUSH_BYTES || (self.frames == 1 && !self.bursts) {
             Wrote::Due
-        } else if std::mem::replace(&mut self.waits, true) {
+        } else {
+            self.waits()
+        }
+    }
+
+    /// A frame was put into the session that is not to be written before this turn ends.
+    pub(super) fn waits(&mut self) -> Wrote {
+        if std::mem::replace(&mut self.waits, true) {
             Wrote::Known
         } else {
             Wrote::Waits

@@ -22,11 +22,7 @@ impl Link {
         if self.closed {
             return false;
         }
-        // Without room they wait for the next acknowledgement.
-        let _ = self.push_spawns();
-        if self.session.ack_due() {
-            self.session.push_ack();
-        }
+        self.gather();
         if self.far.is_some() {
             return self.flush_far();
         }
@@ -42,6 +38,15 @@ impl Link {
             }
         }
         false
+    }
+
+    /// Put what waits for company into the session.
+    pub(super) fn gather(&mut self) {
+        // Without room they wait for the next acknowledgement.
+        let _ = self.push_spawns();
+        if self.session.ack_due() {
+            self.session.push_ack();
+        }
     }
 
     fn write_once(&mut self) -> Result<usize, Errno> {

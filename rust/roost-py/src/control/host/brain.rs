@@ -5,7 +5,9 @@
 //! | `root` | in the driver: calls hosts and lets go of them, takes in what they tell |
 //! | `leaf` | on another host: does what the root says, lets in who calls, ends the work |
 //! | `lanes` | this host's part of data lanes between two hosts |
+//! | `carrying` | this host's part of the tree of hosts |
 
+mod carrying;
 mod lanes;
 mod leaf;
 mod root;
@@ -14,6 +16,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
 use roost_core::agent::{Agent, Input, Output};
+use roost_core::carrier::{Parcel, Relay};
 use roost_core::control::{ToAgent, ToClient};
 use roost_core::id::{HostId, ProcId};
 use roost_core::trunk::FromHost;
@@ -23,7 +26,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use super::{FAR, Host, REMOTES};
 use crate::control::clock::now_ns;
 use crate::control::log::Log;
-use crate::control::net::{Address, FarLanes, LaneNews, Remotes, Station, Terms, Uplink};
+use crate::control::net::{Address, Edges, FarLanes, LaneNews, Remotes, Station, Terms, Uplink};
 
 /// See the module.
 #[derive(Debug)]
@@ -40,6 +43,9 @@ pub(super) struct Root {
     terms: Terms,
     remotes: Option<Remotes>,
     far: Option<FarLanes>,
+    relay: Relay,
+    /// Counts them.
+    carriers: u64,
 }
 
 /// In the agent of another host.
@@ -48,6 +54,9 @@ pub(super) struct Leaf {
     pub(super) uplink: Uplink,
     pub(super) station: Station,
     credentials: Credentials,
+    relay: Relay,
+    /// Connections to other hosts' agents, once there was one.
+    edges: Option<Edges>,
     watched: Option<i32>,
     /// Connections to a proc that it has not been told of having proved themselves.
     unproved: HashMap<ProcId, u32>,
@@ -67,6 +76,8 @@ impl Root {
             terms,
             remotes: None,
             far: None,
+            relay: Relay::default(),
+            carriers: 0,
         }
     }
 
@@ -137,6 +148,8 @@ impl Leaf {
             uplink,
             station,
             credentials,
+            relay: Relay::default(),
+            edges: None,
             watched: None,
             unproved: HashMap::new(),
         }
@@ -181,7 +194,7 @@ impl Host {
             Brain::Root(root) => root.agent.handle(now_ns(), input),
             Brain::Leaf(leaf) => match output {
                 Some(output) => self.perform(output),
-                None if is_for_leaf(&input) => self.greeted(&input),
+                None if is_for_leaf(&input) => self.told(input),
                 None => {
                     if let Input::Message { message, .. } = &mut input {
                         let offset_ns = leaf.uplink.offset_ns();
@@ -249,11 +262,33 @@ impl Host {
         })
     }
 
-    fn greeted(&mut self, input: &Input) {
-        if let (Brain::Leaf(leaf), Input::Message { from, .. }) = (&mut self.brain, input)
-            && let Some(count) = leaf.unproved.get_mut(from)
-        {
-            *count = count.saturating_sub(1);
+    /// A proc says something to its agent.
+    fn told(&mut self, input: Input) {
+        let (Brain::Leaf(leaf), Input::Message { from, message, .. }) = (&mut self.brain, input) else {
+            return;
+        };
+        match message {
+            ToAgent::Greeted => {
+                if let Some(count) = leaf.unproved.get_mut(&from) {
+                    *count = count.saturating_sub(1);
+                }
+            }
+            ToAgent::Answered {
+                carrier,
+                session,
+                frames,
+            } => {
+                let proc = from;
+                leaf.relay.answered(
+                    carrier,
+                    Parcel {
+                        proc,
+                        session,
+                        frames,
+                    },
+                );
+            }
+            _ => {}
         }
     }
 
@@ -311,12 +346,14 @@ impl Host {
                 for call in calls {
                     self.call(call);
                 }
+                self.hear_edges();
             }
         }
     }
 
     /// The end of a turn: what was said to other hosts is written.
     pub(super) fn write_out(&mut self) {
+        self.carry_on();
         match &mut self.brain {
             Brain::Root(root) => {
                 if let Some(remotes) = &mut root.remotes {
@@ -348,11 +385,9 @@ impl Host {
             Brain::Leaf(leaf) => {
                 // The lease runs on another clock; its end is looked for once a beat.
                 let lease = now_ns() + roost_core::limits::BEAT_NS;
-                Some(
-                    leaf.station
-                        .next_wakeup_ns()
-                        .map_or(lease, |at_ns| at_ns.min(lease)),
-                )
+                let station = leaf.station.next_wakeup_ns();
+                let edges = leaf.edges.as_ref().and_then(Edges::next_wakeup_ns);
+                station.into_iter().chain(edges).chain([lease]).min()
             }
         }
     }
@@ -363,7 +398,7 @@ fn is_for_leaf(input: &Input) -> bool {
     matches!(
         input,
         Input::Message {
-            message: ToAgent::Greeted,
+            message: ToAgent::Greeted | ToAgent::Answered { .. },
             ..
         }
     )

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use roost_core::agent::{Input, Output};
+use roost_core::carrier::{Carrier, Gathered};
 use roost_core::id::HostId;
 use roost_core::trunk::pulse::Pulse;
 use roost_core::trunk::{Begin, FromHost, Greeting, ToHost};
@@ -90,6 +91,8 @@ pub(crate) enum News {
         lines: Vec<u8>,
         count: u64,
     },
+    /// Answers that came along the tree of hosts.
+    Gathered(Gathered),
     Warning(String),
 }
 
@@ -278,6 +281,32 @@ impl Remotes {
             let reason = error.to_string();
             self.lose(number, &reason);
         }
+    }
+
+    /// Send a carrier to its first host. Given back where that has no connection now.
+    pub(crate) fn carry(&mut self, carrier: Carrier) -> Result<(), Carrier> {
+        let host = carrier.hosts.first().map(|first| first.host);
+        let Some(number) = host.and_then(|host| self.by_host.get(&host).copied()) else {
+            return Err(carrier);
+        };
+        let is_live = |remote: &Remote| matches!(remote.state, State::Live);
+        if !self.all.get(&number).is_some_and(is_live) {
+            return Err(carrier);
+        }
+        let Some(joined) = self.joined(number) else {
+            return Err(carrier);
+        };
+        if let Err(error) = joined.line.trunk.send(&ToHost::Carrier(carrier)) {
+            let reason = error.to_string();
+            self.lose(number, &reason);
+        }
+        Ok(())
+    }
+
+    /// Where a host is reached, for others.
+    pub(crate) fn addresses(&self, host: HostId) -> Option<&[String]> {
+        let joined = self.all.get(self.by_host.get(&host)?)?.joined.as_ref()?;
+        Some(&joined.addresses)
     }
 
     /// A host's name, and where it is reached.

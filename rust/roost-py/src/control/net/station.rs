@@ -170,6 +170,11 @@ impl Station {
         &self.address
     }
 
+    /// What this host runs.
+    pub(crate) fn version(&self) -> Version {
+        self.version
+    }
+
     /// Readable when there is something for [`Station::turn`].
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()

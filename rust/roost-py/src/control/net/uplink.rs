@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use roost_core::carrier::Carrier;
 use roost_core::id::{HostId, JobId};
 use roost_core::limits::BEAT_NS;
 use roost_core::trunk::pulse::RootClock;
@@ -20,6 +21,8 @@ use super::station::Claimed;
 pub(crate) enum Word {
     /// The root's agent says what is to be done.
     Output(Box<roost_core::agent::Output>),
+    /// Frames for procs of this host and of others.
+    Carrier(Box<Carrier>),
     /// The root's clock has moved against the host's.
     Clock(i64),
     /// The root ends its work here in order.
@@ -215,6 +218,7 @@ impl Uplink {
                     let known = addresses.iter().filter_map(|text| text.parse().ok()).collect();
                     self.routes.insert(host, known);
                 }
+                ToHost::Carrier(carrier) => words.push(Word::Carrier(Box::new(carrier))),
                 ToHost::Fence => words.push(Word::Over("the driver has given this host up".to_owned())),
                 ToHost::End { reason, shutdown } => words.push(Word::End { reason, shutdown }),
             }

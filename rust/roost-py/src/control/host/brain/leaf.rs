@@ -1,6 +1,7 @@
 //! Another host's side: what the root says is done, who calls is let in, and the work ends.
 
 use roost_core::agent::Output;
+use roost_core::carrier::Way;
 use roost_core::control::ToClient;
 use roost_core::id::ProcId;
 use roost_core::trunk::FromHost;
@@ -47,6 +48,7 @@ impl Host {
                 let output = self.in_own_time(*output);
                 self.perform(output);
             }
+            Word::Carrier(carrier) => self.carried(Way::Root, *carrier),
             Word::Clock(offset_ns) => {
                 let told: Vec<ProcId> = self
                     .running
@@ -112,8 +114,11 @@ impl Host {
         }
     }
 
-    /// Somebody calls a proc.
+    /// Somebody calls a proc, or this agent.
     pub(in crate::control::host) fn called(&mut self, lane: CalledLane) {
+        if lane.hello.to == ProcId::new(self.config.host.get()) {
+            return self.called_by_host(lane);
+        }
         let CalledLane {
             socket,
             preamble,

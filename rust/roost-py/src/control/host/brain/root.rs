@@ -102,6 +102,7 @@ impl Host {
                 let stream = if is_error { Stream::Err } else { Stream::Out };
                 self.log.push(stream, &label.into(), lines, count);
             }
+            RemoteNews::Gathered(gathered) => self.arrived(gathered),
             RemoteNews::Warning(text) => self.warn(text),
         }
     }

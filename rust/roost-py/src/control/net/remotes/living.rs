@@ -50,6 +50,7 @@ impl Remotes {
                         count,
                     });
                 }
+                FromHost::Gathered(gathered) => self.news.push(News::Gathered(gathered)),
                 FromHost::Warning { text } => self.news.push(News::Warning(text)),
                 FromHost::Ended { reason } => ended = Some(reason),
             }

@@ -1,0 +1,131 @@
+//! What one host does with carriers and answers.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::{Carrier, Destination, Gathered, Parcel};
+use crate::control::Bytes;
+use crate::id::{HostId, ProcId};
+use crate::limits::CARRIERS_REMEMBERED_MAX;
+
+/// Where a carrier came from, and so its answers go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// The root.
+    Root,
+    /// Another host.
+    Host(HostId),
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Output {
+    /// Give a proc of this host frames.
+    Deliver {
+        /// The proc.
+        to: ProcId,
+        /// Who has posted them.
+        from: ProcId,
+        /// The number of the two's session.
+        session: u64,
+        /// The carrier that has brought them.
+        carrier: u64,
+        /// Whole frames.
+        frames: Bytes,
+    },
+    /// Send a carrier to its first host; where that is not reached, [`Relay::unreached`] finds another way.
+    Carry(Carrier),
+    /// Send answers back.
+    Gather {
+        /// To whom.
+        to: Way,
+        /// The answers.
+        gathered: Gathered,
+    },
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Relay {
+    /// Where the last carriers came from, the newest last.
+    ways: VecDeque<(u64, Way)>,
+    /// Answers that are ready, by carrier.
+    ready: BTreeMap<u64, Vec<Parcel>>,
+    outputs: VecDeque<Output>,
+}
+
+impl Relay {
+    /// A carrier begins here: all of its hosts are others.
+    pub fn begin(&mut self, carrier: Carrier) {
+        let parts = carrier.split().map(Output::Carry);
+        self.outputs.extend(parts);
+    }
+
+    /// A carrier has come, whose first host is this one.
+    pub fn carried(&mut self, own: HostId, from: Way, mut carrier: Carrier) {
+        if carrier.hosts.first().is_none_or(|first| first.host != own) {
+            // A defect of another host's; whoever posted it hears of nothing, and sends it again.
+            return;
+        }
+        if self.ways.len() == CARRIERS_REMEMBERED_MAX {
+            self.ways.pop_front();
+        }
+        self.ways.push_back((carrier.number, from));
+        // On its way before anything is done here: the longest path sets how long all takes.
+        let here = carrier.hosts.remove(0);
+        let onward = Carrier {
+            hosts: std::mem::take(&mut carrier.hosts),
+            ..carrier.clone()
+        };
+        self.begin(onward);
+        self.deliver(&carrier, &here);
+    }
+
+    fn deliver(&mut self, carrier: &Carrier, here: &Destination) {
+        for parcel in &here.parcels {
+            self.outputs.push_back(Output::Deliver {
+                to: parcel.proc,
+                from: carrier.from,
+                session: parcel.session,
+                carrier: carrier.number,
+                frames: carrier.whole(parcel),
+            });
+        }
+    }
+
+    /// The first host of a carrier was not reached: the others get it without that one.
+    pub fn unreached(&mut self, mut carrier: Carrier) {
+        if !carrier.hosts.is_empty() {
+            carrier.hosts.remove(0);
+        }
+        self.begin(carrier);
+    }
+
+    /// A proc of this host answers what a carrier has brought.
+    pub fn answered(&mut self, carrier: u64, answer: Parcel) {
+        self.ready.entry(carrier).or_default().push(answer);
+    }
+
+    /// Another host has gathered answers.
+    pub fn gathered(&mut self, gathered: Gathered) {
+        self.ready
+            .entry(gathered.carrier)
+            .or_default()
+            .extend(gathered.parcels);
+    }
+
+    /// Sends what answers there are: what is ready together goes together, and nothing waits for more.
+    pub fn end_turn(&mut self) {
+        for (carrier, parcels) in std::mem::take(&mut self.ready) {
+            let known = self.ways.iter().rev().find(|(number, _)| *number == carrier);
+            self.outputs.push_back(Output::Gather {
+                to: known.map_or(Way::Root, |(_, way)| *way),
+                gathered: Gathered { carrier, parcels },
+            });
+        }
+    }
+
+    /// The next thing to be done.
+    pub fn next_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+}

@@ -1,0 +1,82 @@
+//! The seeded simulator of trees: one sender, many hosts with procs on them, and carriers between them that get lost, come late,
+//! come twice, or meet hosts that are not reached, while the sessions' own connections are cut and made anew. Each seed is
+//! one run; the same seed is the same run.
+//!
+//! `ROOST_SIM_SEED=17` repeats one seed, `ROOST_SIM_SEEDS=100000` runs so many of them.
+
+mod end;
+#[path = "../sim/random.rs"]
+mod random;
+mod world;
+
+use world::{Tally, World};
+
+/// Says which seed it was when a run fails.
+struct Seed(u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!(
+                "seed {} failed; again: ROOST_SIM_SEED={} cargo test --package roost-core --test trees",
+                self.0, self.0
+            );
+        }
+    }
+}
+
+fn run(seed: u64) -> Tally {
+    let seed = Seed(seed);
+    World::run(seed.0)
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "which seeds to run is told by who runs the tests"
+)]
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{variable} is no number: {text}")),
+    )
+}
+
+#[test]
+fn each_proc_gets_its_own_in_order_and_once_for_every_seed() {
+    if let Some(seed) = number("ROOST_SIM_SEED") {
+        println!("{:#?}", run(seed));
+        return;
+    }
+    let mut sum = Tally::default();
+    for seed in 0..number("ROOST_SIM_SEEDS").unwrap_or(1_000) {
+        let tally = run(seed);
+        sum.add(&tally);
+    }
+    println!("{sum:#?}");
+    // A simulator in which nothing happens would find nothing.
+    let Tally {
+        delivered,
+        answered,
+        posted,
+        lost,
+        unreached,
+        doubled,
+        taken_back,
+        overtaken,
+        held,
+        cuts,
+        forgotten,
+    } = sum;
+    let all = [
+        delivered, answered, posted, lost, unreached, doubled, taken_back, overtaken, held, cuts, forgotten,
+    ];
+    assert!(all.into_iter().all(|count| count > 50), "{sum:?}");
+}
+
+#[test]
+fn one_seed_is_one_run() {
+    for seed in 0..10 {
+        assert_eq!(run(seed), run(seed), "seed {seed}");
+    }
+}

@@ -1,0 +1,73 @@
+"""Casts and calls to many hosts: the driver talks to eight of them, however many there are, and answers come gathered."""
+
+import asyncio
+import time
+
+import pytest
+from loops import until
+
+from roost import Actor, Config, ProcessHosts, endpoint, process, run
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+class Counter(Actor):
+    """What it was sent, added up."""
+
+    def __init__(self):
+        self.total = 0
+
+    @endpoint
+    async def add(self, amount):
+        self.total += amount
+
+    @endpoint
+    async def get(self):
+        return self.total
+
+
+def test_calls_and_casts_to_many_agents_come_back_gathered(rounds, promised, figures):
+    hosts_count, per_host, times = rounds(short=(8, 4, 5), long=(64, 4, 20))
+
+    async def main():
+        async with (
+            ProcessHosts(hosts_count, timeout=120) as hosts,
+            hosts.spawn_procs({"procs": per_host}) as procs,
+        ):
+            counters = await procs.spawn("counters", Counter)
+            count = len(counters)
+            assert list(await counters.get.call()) == [0] * count
+            members, batches = process.current().members, []
+            take = members._on_letters
+
+            def came(letters):
+                batches.append(len(letters))
+                take(letters)
+
+            members._on_letters = came
+            calling, busy = [], []
+            for _ in range(times):
+                # All is acknowledged by then, and what comes next goes along the tree.
+                await asyncio.sleep(0.3)
+                began, ran = time.monotonic(), time.process_time()
+                assert len(list(await counters.get.call())) == count
+                calling.append(time.monotonic() - began)
+                busy.append(time.process_time() - ran)
+            answers = sum(batches)
+            await until(lambda: len(batches) > 0, 10)
+            began = time.process_time()
+            for _ in range(times):
+                counters.add.broadcast(1)
+                await asyncio.sleep(0.2)
+            casting = (time.process_time() - began) / times
+            assert list(await counters.get.call()) == [times] * count
+            del members._on_letters
+            assert answers >= count, (answers, batches)
+            figures(
+                f"{hosts_count} hosts, {count} procs: {answers} of {count * times} answers came along the tree, in "
+                f"{len(batches)} batches, the largest of {max(batches)}; the driver is busy {min(busy) * 1e3:.1f} ms for a call to "
+                f"all, {casting * 1e3:.1f} ms for a cast with what follows from it"
+            )
+            promised("a call to all", calling, 100, 2.0)
+
+    run(main(), config=Config(start_timeout_s=300))

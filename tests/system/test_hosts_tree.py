@@ -1,0 +1,126 @@
+"""What a driver has for many procs of many hosts goes along a tree of these, and their answers come gathered."""
+
+import asyncio
+import signal
+from contextlib import contextmanager
+
+import pytest
+from loops import handled
+
+from roost import Actor, ActorDied, MeshError, ProcessHosts, endpoint, process
+
+pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(180)]
+
+HOSTS, EACH = 16, 2
+
+
+class Keeper(Actor):
+    """Keeps what it was told, in order."""
+
+    def __init__(self):
+        self.told = []
+
+    @endpoint
+    async def tell(self, number):
+        self.told.append(number)
+
+    @endpoint
+    async def ask(self, number):
+        self.told.append(number)
+        return number
+
+    @endpoint
+    async def all(self):
+        return self.told
+
+
+@contextmanager
+def letters():
+    """Counts what this driver gives to the tree, and what comes back along it."""
+    runtime = process.current()
+    control, members = runtime.control, runtime.members
+    counted = {"sent": 0, "came": 0, "at once": 0}
+
+    class Counting:
+        def __getattr__(self, name):
+            return getattr(control, name)
+
+        def post(self, given):
+            counted["sent"] += len(given)
+            control.post(given)
+
+    def came(given):
+        counted["came"] += len(given)
+        counted["at once"] = max(counted["at once"], len(given))
+        runtime.node.take_letters(given)
+
+    runtime.control, members._on_letters = Counting(), came
+    try:
+        yield counted
+    finally:
+        runtime.control = control
+        del members._on_letters
+
+
+async def test_calls_casts_spawns_and_stops_to_many_hosts_go_along_a_tree():
+    async with ProcessHosts(HOSTS, timeout=60) as hosts, hosts.spawn_procs({"gpus": EACH}) as procs:
+        first = await procs.spawn("first", Keeper)
+        count = len(first)
+        with letters() as counted:
+            # Sessions are quiet once all is acknowledged; then what comes next is little, and goes along the tree.
+            await asyncio.sleep(0.5)
+            assert list(await first.ask.call(0)) == [0] * count
+            assert counted["sent"] >= count, counted
+            assert counted["came"] >= count, counted
+            before = dict(counted)
+            keepers = await procs.spawn("keepers", Keeper)
+            assert counted["sent"] >= before["sent"] + count, "the constructors too"
+            # Whatever way each takes, all arrive in order and once.
+            one = keepers.slice(hosts=HOSTS - 1, gpus=0)
+            for number in range(60):
+                keepers.tell.broadcast(number)
+                if number % 5 == 0:
+                    assert await one.ask.call_one(number + 1000) == number + 1000
+                if number % 7 == 0:
+                    await asyncio.sleep(0.12)
+            everywhere = list(await keepers.all.call())
+            expected = list(range(60))
+            assert everywhere[:-EACH] == [expected] * (count - EACH)
+            assert [number for number in everywhere[-EACH] if number < 1000] == expected
+            assert [number for number in everywhere[-EACH] if number >= 1000] == list(range(1000, 1060, 5))
+            # What is large goes over the connections, behind what is small.
+            keepers.tell.broadcast(b"large" * 20_000)
+            keepers.tell.broadcast("last")
+            for told in await keepers.all.call():
+                assert told[-1] == "last"
+                assert told[-2] == b"large" * 20_000
+            await asyncio.sleep(0.5)
+            before = dict(counted)
+            await keepers.stop()
+            assert counted["sent"] >= before["sent"] + count, "and their end"
+
+
+async def test_who_passes_on_and_is_killed_in_the_middle_of_casts_costs_the_others_nothing():
+    agents = ProcessHosts(HOSTS, timeout=60)
+    async with agents as hosts, hosts.spawn_procs({"gpus": EACH}, supervise=handled) as procs:
+        keepers = await procs.spawn("keepers", Keeper)
+        await keepers.ask.call(-1)
+        await asyncio.sleep(0.5)
+        # A carrier goes to the hosts in the order of their ids: of each run of two the first passes it on to the second.
+        names = [name for _, name in sorted(procs._hosts)]
+        inner = {agents.names.index(name) for name in names[0:8:2]}
+        with letters() as counted:
+            for number in range(40):
+                keepers.tell.broadcast(number)
+                if number == 20:
+                    for agent in inner:
+                        agents.processes[agent].send_signal(signal.SIGKILL)
+                await asyncio.sleep(0.05)
+            assert counted["sent"] > 0
+        living = [host for host in range(HOSTS) if host not in inner]
+        for host in living:
+            told = list(await keepers.slice(hosts=host).all.call())
+            assert told == [[-1, *range(40)]] * EACH, host
+        with pytest.raises(MeshError) as caught:
+            await keepers.all.call()
+        assert all(isinstance(error, ActorDied) for error in caught.value.exceptions)
