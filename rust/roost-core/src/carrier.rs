@@ -20,7 +20,7 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::relay::{Output, Relay, Way};
+pub use self::relay::{Output, Relay, Way, batches};
 use crate::control::Bytes;
 use crate::id::{HostId, ProcId};
 use crate::limits::CARRIER_HOSTS_MAX;

@@ -169,6 +169,9 @@ pub const CLOCK_STEP_NS: u64 = 1_000_000;
 /// hosts would hold it for all below them.
 pub const POSTED_BYTES_MAX: usize = 32 << 10;
 
+/// The same of answers, which inner hosts hold for all below them at once.
+pub const POSTED_ANSWER_BYTES_MAX: usize = 2 << 10;
+
 /// How long what travels along a tree may be without an acknowledgement, before it is sent over the connection of its session:
 /// far longer than a tree of thousands of hosts takes, and no longer than what is promised after a cut.
 pub const POSTED_WAIT_NS: u64 = 1_000_000_000;
@@ -187,5 +190,8 @@ pub const CARRIER_HOSTS_MAX: usize = 8;
 /// Carriers of which a host knows where they came from, for the answers: what is answered later goes straight to the root.
 pub const CARRIERS_REMEMBERED_MAX: usize = 256;
 
-/// One message between two hosts of a tree: a full carrier for tens of thousands of procs, or all of their answers.
+/// The frames of one carrier, or answers that go on together; what is more goes in several.
+pub const CARRIER_FRAMES_BYTES_MAX: usize = 64 << 20;
+
+/// One message between two hosts of a tree: the frames, their receivers, and where these are.
 pub const CARRIER_BYTES_MAX: usize = 256 << 20;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::{Carrier, Destination, Gathered, Parcel};
 use crate::control::Bytes;
 use crate::id::{HostId, ProcId};
-use crate::limits::CARRIERS_REMEMBERED_MAX;
+use crate::limits::{CARRIER_FRAMES_BYTES_MAX, CARRIERS_REMEMBERED_MAX};
 
 /// Where a carrier came from, and so its answers go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +41,23 @@ pub enum Output {
         /// The answers.
         gathered: Gathered,
     },
+}
+
+/// These in runs, each of at most [`CARRIER_FRAMES_BYTES_MAX`]: what goes together.
+pub fn batches<T>(all: Vec<T>, bytes: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
+    let (mut runs, mut held) = (Vec::new(), usize::MAX);
+    for one in all {
+        let more = bytes(&one);
+        if held.saturating_add(more) > CARRIER_FRAMES_BYTES_MAX {
+            runs.push(Vec::new());
+            held = 0;
+        }
+        held += more;
+        if let Some(run) = runs.last_mut() {
+            run.push(one);
+        }
+    }
+    runs
 }
 
 /// See the module.
@@ -117,10 +134,11 @@ impl Relay {
     pub fn end_turn(&mut self) {
         for (carrier, parcels) in std::mem::take(&mut self.ready) {
             let known = self.ways.iter().rev().find(|(number, _)| *number == carrier);
-            self.outputs.push_back(Output::Gather {
-                to: known.map_or(Way::Root, |(_, way)| *way),
-                gathered: Gathered { carrier, parcels },
-            });
+            let to = known.map_or(Way::Root, |(_, way)| *way);
+            for parcels in batches(parcels, |parcel| parcel.frames.len()) {
+                let gathered = Gathered { carrier, parcels };
+                self.outputs.push_back(Output::Gather { to, gathered });
+            }
         }
     }
 

@@ -263,3 +263,18 @@ fn the_bytes_are_those_of_the_page() {
         assert_eq!(&postcard::from_bytes::<Word>(golden).unwrap(), word);
     }
 }
+
+#[test]
+fn what_is_much_goes_in_several() {
+    let bytes = |one: &usize| *one;
+    let most = crate::limits::CARRIER_FRAMES_BYTES_MAX;
+    assert_eq!(batches(vec![], bytes), Vec::<Vec<usize>>::new());
+    assert_eq!(
+        batches(vec![1, 2, most - 3, 1, 2], bytes),
+        [vec![1, 2, most - 3], vec![1, 2]]
+    );
+    assert_eq!(
+        batches(vec![most, most, 1], bytes),
+        [vec![most], vec![most], vec![1]]
+    );
+}

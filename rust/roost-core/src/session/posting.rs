@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use super::Session;
-use crate::limits::{POSTED_BYTES_MAX, POSTED_RETRY_NS};
+use crate::limits::POSTED_RETRY_NS;
 use crate::wire::{Frame, FrameHead, Kind, ProtocolError};
 
 /// What left by another way.
@@ -44,12 +44,12 @@ impl Early {
 impl Session {
     /// Gives away what is unsent, to travel by another way and be passed to [`Session::receive_posted`] at the other end; until
     /// then at most, after which it is sent over the connection. None, and nothing is changed, where it has to go over the
-    /// connection at once: it is much ([`POSTED_BYTES_MAX`]), it holds pieces of parts, something before it is not acknowledged,
+    /// connection at once: it is more than `bytes_max`, it holds pieces of parts, something before it is not acknowledged,
     /// or the other way has just failed. So never more than this is on the other way at a time, and whoever floods a peer does it over the
     /// connection, which is bounded by its receiver.
-    pub fn post(&mut self, until_ns: u64) -> Option<Vec<u8>> {
+    pub fn post(&mut self, until_ns: u64, bytes_max: usize) -> Option<Vec<u8>> {
         let length = self.log.unsent_bytes();
-        let is_little = length > 0 && length <= POSTED_BYTES_MAX;
+        let is_little = length > 0 && length <= bytes_max;
         if !is_little || self.acknowledged < self.taken_back || !self.log.is_between_frames() {
             return None;
         }
@@ -192,6 +192,7 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::POSTED_BYTES_MAX;
     use crate::session::{SessionConfig, SessionError};
     use crate::wire::{Bulk, Cancel, Content, Part, PortItem};
 
@@ -241,14 +242,14 @@ mod tests {
         let (mut a, mut b) = pair();
         push(&mut a, 1, 10).unwrap();
         push(&mut a, 2, 10).unwrap();
-        let posted = a.post(1_000).unwrap();
+        let posted = a.post(1_000, POSTED_BYTES_MAX).unwrap();
         assert!(!a.has_unsent());
         assert_eq!(a.next_wakeup(), Some(1_000));
         assert_eq!(open(&mut b, &posted), Ok(vec![1, 2]));
         assert_eq!(open(&mut b, &posted), Ok(vec![]));
         assert!(b.ack_due() && b.doubles() == 2);
         push(&mut b, 3, 10).unwrap();
-        let answer = b.post(1_000).unwrap();
+        let answer = b.post(1_000, POSTED_BYTES_MAX).unwrap();
         assert_eq!(open(&mut a, &answer), Ok(vec![3]));
         assert_eq!((a.acknowledged(), a.held_bytes()), (2, 0));
         assert!(!a.handle_timeout(50));
@@ -259,10 +260,14 @@ mod tests {
     fn what_overtakes_it_on_the_connection_waits() {
         let (mut a, mut b) = pair();
         push(&mut a, 1, 10).unwrap();
-        let posted = a.post(1_000).unwrap();
+        let posted = a.post(1_000, POSTED_BYTES_MAX).unwrap();
         push(&mut a, 2, 10).unwrap();
         push(&mut a, 3, 10).unwrap();
-        assert_eq!(a.post(1_000), None, "nothing more while something is on its way");
+        assert_eq!(
+            a.post(1_000, POSTED_BYTES_MAX),
+            None,
+            "nothing more while something is on its way"
+        );
         let bytes = drain(&mut a);
         assert_eq!(receive(&mut b, &bytes), Ok(vec![]));
         assert_eq!(b.received(), 0);
@@ -277,12 +282,12 @@ mod tests {
     fn what_got_lost_goes_over_the_connection_and_nothing_is_posted_before_it_is_heard() {
         let (mut a, mut b) = pair();
         push(&mut a, 1, 10).unwrap();
-        let posted = a.post(1_000).unwrap();
+        let posted = a.post(1_000, POSTED_BYTES_MAX).unwrap();
         push(&mut a, 2, 10).unwrap();
         let bytes = drain(&mut a);
         receive(&mut b, &bytes).unwrap();
         assert!(!a.handle_timeout(999) && a.handle_timeout(1_000));
-        assert_eq!(a.post(3_000), None);
+        assert_eq!(a.post(3_000, POSTED_BYTES_MAX), None);
         let bytes = drain(&mut a);
         assert_eq!(receive(&mut b, &bytes), Ok(vec![1, 2]));
         // It was only late.
@@ -291,14 +296,14 @@ mod tests {
         let bytes = drain(&mut b);
         receive(&mut a, &bytes).unwrap();
         push(&mut a, 3, 10).unwrap();
-        assert!(a.post(3_000).is_some());
+        assert!(a.post(3_000, POSTED_BYTES_MAX).is_some());
     }
 
     #[test]
     fn a_frame_that_is_half_written_is_finished_first() {
         let (mut a, _) = pair();
         push(&mut a, 1, 10).unwrap();
-        a.post(1_000).unwrap();
+        a.post(1_000, POSTED_BYTES_MAX).unwrap();
         push(&mut a, 2, 100).unwrap();
         a.sent(50);
         assert!(!a.handle_timeout(1_000));
@@ -314,7 +319,7 @@ mod tests {
     fn what_is_held_or_early_is_shown_later() {
         let (mut a, mut b) = pair();
         push(&mut a, 1, 10).unwrap();
-        let posted = a.post(1_000).unwrap();
+        let posted = a.post(1_000, POSTED_BYTES_MAX).unwrap();
         b.receive_posted(0, &posted, &mut |_| ControlFlow::Break(()))
             .unwrap();
         assert_eq!(b.received(), 0);
@@ -325,7 +330,7 @@ mod tests {
     fn a_connection_that_is_made_anew_brings_it_too() {
         let (mut a, mut b) = pair();
         push(&mut a, 1, 10).unwrap();
-        a.post(1_000).unwrap();
+        a.post(1_000, POSTED_BYTES_MAX).unwrap();
         a.resume(0).unwrap();
         assert_eq!(a.next_wakeup(), None);
         let bytes = drain(&mut a);
@@ -335,13 +340,13 @@ mod tests {
     #[test]
     fn only_little_and_whole_is_posted() {
         let (mut a, _) = pair();
-        assert_eq!(a.post(1), None);
+        assert_eq!(a.post(1, POSTED_BYTES_MAX), None);
         push(&mut a, 1, POSTED_BYTES_MAX).unwrap();
-        assert_eq!(a.post(1), None);
+        assert_eq!(a.post(1, POSTED_BYTES_MAX), None);
         let (mut a, _) = pair();
         push(&mut a, 1, 100).unwrap();
         a.sent(40);
-        assert_eq!(a.post(1), None);
+        assert_eq!(a.post(1, POSTED_BYTES_MAX), None);
         let (mut a, _) = pair();
         let piece = Bulk {
             bulk: 1,
@@ -351,11 +356,11 @@ mod tests {
             constant: false,
         };
         a.give_up_bulk(&piece);
-        assert_eq!(a.post(1), None);
+        assert_eq!(a.post(1, POSTED_BYTES_MAX), None);
         // An acknowledgement alone: nothing is waited for.
         let (mut a, _) = pair();
         a.ask_ack();
-        assert!(a.post(1).is_some());
+        assert!(a.post(1, POSTED_BYTES_MAX).is_some());
         assert_eq!(a.next_wakeup(), None);
     }
 
@@ -363,7 +368,7 @@ mod tests {
     fn what_waits_for_its_turn_is_bounded() {
         let (mut a, mut b) = pair();
         push(&mut a, 1, 10).unwrap();
-        a.post(1_000).unwrap();
+        a.post(1_000, POSTED_BYTES_MAX).unwrap();
         for port in 2..=4 {
             push(&mut a, port, 200).unwrap();
         }

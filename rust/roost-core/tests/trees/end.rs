@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use roost_core::limits::{ACK_DELAY_NS, POSTED_WAIT_NS, REPLAY_BYTES_MAX};
+use roost_core::limits::{ACK_DELAY_NS, POSTED_BYTES_MAX, POSTED_WAIT_NS, REPLAY_BYTES_MAX};
 use roost_core::session::{Session, SessionConfig};
 use roost_core::wire::{Content, Part, PortItem};
 
@@ -82,7 +82,7 @@ impl End {
 
     /// Give what is unsent to the tree, if it may.
     pub(crate) fn post(&mut self, now_ns: u64) -> Option<Vec<u8>> {
-        self.session.post(now_ns + POSTED_WAIT_NS)
+        self.session.post(now_ns + POSTED_WAIT_NS, POSTED_BYTES_MAX)
     }
 
     /// Write some of what is unsent.

@@ -185,7 +185,10 @@ impl World {
         };
         world.at(0, Event::Cast);
         for _ in 0..some(&mut world.random, 10) {
-            let (at_ns, proc) = (world.random.below(3_000 * MILLISECOND), world.random.index(hosts));
+            let (at_ns, proc) = (
+                world.random.below(3_000 * MILLISECOND),
+                world.random.index(hosts * procs_each),
+            );
             world.at(at_ns, Event::Cut { proc });
         }
         for _ in 0..some(&mut world.random, 5) {

@@ -395,7 +395,7 @@ impl Host {
                 Command::Watch { .. } | Command::Show(_) => {}
                 Command::Links(end) => self.links = descriptor.map(|socket| LinkDoor::new(end, socket)),
                 Command::Redial(proc) => self.redial(proc),
-                Command::Post(letters) => self.begin_carrier(letters),
+                Command::Post(letters) => self.begin_carriers(letters),
                 Command::Attach { number, wanted } => self.attach(number, *wanted),
                 Command::Detach {
                     number,

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use roost_core::control::Bytes;
 use roost_core::id::ProcId;
-use roost_core::limits::{POSTED_SESSIONS_MIN, POSTED_WAIT_NS};
+use roost_core::limits::{POSTED_ANSWER_BYTES_MAX, POSTED_BYTES_MAX, POSTED_SESSIONS_MIN, POSTED_WAIT_NS};
 
 use super::{Action, Node, State};
 use crate::peer::{Letter, Letters, Link};
@@ -50,7 +50,12 @@ impl State {
 
     fn post(&mut self, proc: u64, carrier: Option<u64>, until_ns: u64) -> Option<Letter> {
         let link = self.peers.get_mut(&proc)?.link.as_mut()?;
-        let (session, frames) = link.post(until_ns)?;
+        let bytes_max = if carrier.is_some() {
+            POSTED_ANSWER_BYTES_MAX
+        } else {
+            POSTED_BYTES_MAX
+        };
+        let (session, frames) = link.post(until_ns, bytes_max)?;
         Some(Letter {
             proc: ProcId::new(proc)?,
             session,

@@ -254,13 +254,13 @@ impl Link {
     }
 
     /// Give what there is to say to the tree of hosts, with the session's number. None where it has to go over the connection.
-    pub(crate) fn post(&mut self, until_ns: u64) -> Option<(u64, Vec<u8>)> {
+    pub(crate) fn post(&mut self, until_ns: u64, bytes_max: usize) -> Option<(u64, Vec<u8>)> {
         if !self.is_open() || self.has_ahead() {
             return None;
         }
         self.gather();
         let session = self.far.as_ref()?.session;
-        Some((session, self.session.post(until_ns)?))
+        Some((session, self.session.post(until_ns, bytes_max)?))
     }
 
     /// Whether both ends know of the session, and it is not broken.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use roost_core::carrier::{Carrier, Destination, Gathered, Output, Parcel, Way, Word};
+use roost_core::carrier::{Carrier, Destination, Gathered, Output, Parcel, Way, Word, batches};
 use roost_core::control::ToClient;
 use roost_core::id::HostId;
 use roost_core::trunk::FromHost;
@@ -19,7 +19,13 @@ use crate::peer::Letter;
 impl Host {
     /// The driver has frames for procs of other hosts. Those whose host is not there are not carried: news of it are on their
     /// way to the driver, and until then its sessions wait.
-    pub(in crate::control::host) fn begin_carrier(&mut self, letters: Vec<Letter>) {
+    pub(in crate::control::host) fn begin_carriers(&mut self, letters: Vec<Letter>) {
+        for letters in batches(letters, |letter| letter.frames.len()) {
+            self.begin_carrier(letters);
+        }
+    }
+
+    fn begin_carrier(&mut self, letters: Vec<Letter>) {
         let from = self.config.driver;
         let Brain::Root(root) = &mut self.brain else {
             return;
