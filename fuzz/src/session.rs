@@ -16,7 +16,8 @@ pub fn session(data: &[u8]) {
     let Some((bound, script)) = data.split_first() else {
         return;
     };
-    let mut line = Line::new(256 << (bound % 12));
+    let early_bytes_max = if bound & 0x80 == 0 { 0 } else { 4 << 10 };
+    let mut line = Line::new(256 << (bound % 12), early_bytes_max);
     let mut script = script.iter().copied().take(2 * STEPS_MAX);
     while let Some(step) = script.next() {
         let argument = script.next().unwrap_or(0);
@@ -41,10 +42,11 @@ struct Line {
 }
 
 impl Line {
-    fn new(replay_bytes_max: usize) -> Self {
+    fn new(replay_bytes_max: usize, early_bytes_max: usize) -> Self {
         let config = SessionConfig {
             replay_bytes_max,
             ack_delay_ns: Some(5),
+            early_bytes_max,
         };
         Self {
             sender: Session::new(config),
