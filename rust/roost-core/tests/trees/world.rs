@@ -242,21 +242,7 @@ impl World {
                 proc,
                 carrier,
                 frames,
-            } => {
-                let host = proc / self.procs_each;
-                self.relays[host].answered(carrier, parcel(proc, &frames));
-                // Now and then one turn sees several.
-                if self.random.percent(60) {
-                    self.relays[host].end_turn();
-                    self.perform(Some(host));
-                } else {
-                    self.soon(Event::Answer {
-                        proc,
-                        carrier,
-                        frames: Vec::new(),
-                    });
-                }
-            }
+            } => self.answer(proc, carrier, &frames),
             Event::Done { proc, number } => {
                 let length = self.random.index(100);
                 self.procs[proc].ends[1].say(number, length);
@@ -280,6 +266,24 @@ impl World {
                 self.tally.forgotten += 1;
                 self.relays[host] = Relay::default();
             }
+        }
+    }
+
+    /// A proc's answer is in the hands of its host.
+    fn answer(&mut self, proc: usize, carrier: u64, frames: &[u8]) {
+        let host = proc / self.procs_each;
+        self.relays[host].answered(carrier, parcel(proc, frames));
+        // Now and then one turn sees several.
+        if self.random.percent(60) {
+            self.relays[host].end_turn();
+            self.perform(Some(host));
+        } else {
+            let frames = Vec::new();
+            self.soon(Event::Answer {
+                proc,
+                carrier,
+                frames,
+            });
         }
     }
 
