@@ -1,14 +1,25 @@
 """Calls that are given up: cancelled, or bounded by a deadline; the work at the other end is too."""
 
 import asyncio
+import time
 
 import pytest
-from loops import in_the_job
+from loops import in_the_job, until
 from working import Worker, heard, let_go, was_heard
 
-from roost import CallTimeoutError, MeshError
+from roost import Actor, CallTimeoutError, MeshError, endpoint
 
 pytestmark = pytest.mark.usefixtures("job")
+
+
+class Blocking(Actor):
+    """Holds the loop of its process, from one file to another."""
+
+    @endpoint
+    async def block(self, began, over):
+        began.touch()
+        while not over.exists():
+            time.sleep(0.01)
 
 
 async def on_a_thread(work):
@@ -36,6 +47,23 @@ class TestCancelling:
         let_go("first")
         assert (await held, await after) == ("first", 11)
         assert not was_heard("queued began")
+
+    @in_the_job
+    async def test_what_came_in_one_read_with_its_actor_never_starts(self, procs, gate, tmp_path):
+        """A busy process reads the order to make an actor, a call to it, and that it was cancelled, all at once."""
+        place, began, over = procs.slice(gpus=0), tmp_path / "began", tmp_path / "over"
+        blocking = place.spawn("blocking", Blocking).block.call_one(began, over)
+        await until(began.exists)
+        late = place.spawn("late", Worker)
+        reply = late.hold.call_one(gate, "late")
+        await asyncio.sleep(0.05)  # it is on its way
+        reply.cancel()
+        await asyncio.sleep(0.05)
+        over.touch()
+        await blocking
+        assert await late.add.call_one(1) == 11
+        assert not was_heard("late began")
+        await late.stop()
 
     @in_the_job
     async def test_what_runs_beside_others(self, worker, gate):

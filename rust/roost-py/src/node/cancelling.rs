@@ -45,6 +45,9 @@ impl State {
         cancel: Cancel,
         actions: &mut Vec<Action>,
     ) {
+        for early in self.early.values_mut() {
+            early.cancel(sender, cancel);
+        }
         for hosted in self.meshes.values() {
             for cell in &hosted.cells {
                 match cell.get().cancel(py, sender, cancel.call, cancel.rank) {

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
+use roost_core::wire::Cancel;
 
 use super::{Action, Node, State};
 use crate::cell::{Cell, Cells, Put};
@@ -19,6 +20,24 @@ pub(crate) struct Hosted {
     pub(crate) endpoints: Arc<Endpoints>,
     /// The endpoints are not those of the class: a test's faults stand before them.
     replaced: bool,
+}
+
+/// What has come for a mesh before the mesh has.
+#[derive(Default)]
+pub(crate) struct Early {
+    mails: Vec<(u32, Mail)>,
+    /// By who cancels: calls among these messages that were given up meanwhile.
+    cancels: Vec<(u64, Cancel)>,
+}
+
+impl Early {
+    /// Note that a call was given up, where it is one of these.
+    pub(super) fn cancel(&mut self, sender: u64, cancel: Cancel) {
+        let is_its = |mail: &Mail| mail.sender == sender && mail.call == cancel.call;
+        if self.mails.iter().any(|(_, mail)| is_its(mail)) {
+            self.cancels.push((sender, cancel));
+        }
+    }
 }
 
 impl Node {
@@ -66,9 +85,9 @@ impl State {
                     ranks: Vec::new(),
                     payload,
                 });
-                Vec::new()
+                Early::default()
             });
-            early.push((slot, mail));
+            early.mails.push((slot, mail));
             return;
         };
         let Some(cell) = hosted.cells.get(slot as usize) else {
@@ -141,8 +160,13 @@ pub(super) fn host<'py>(
         ) {
             actions.push(Action::Drop(old.cells.into_iter().map(Py::into_any).collect()));
         }
-        for (slot, mail) in state.early.remove(&mesh).unwrap_or_default() {
+        let early = state.early.remove(&mesh).unwrap_or_default();
+        for (slot, mail) in early.mails {
             state.put(py, mesh, slot, mail, &mut actions);
+        }
+        // In their mailboxes now, from where they are taken back as any other.
+        for (sender, cancel) in early.cancels {
+            state.take_cancel(py, sender, cancel, &mut actions);
         }
     }
     node.act(py, actions)?;
@@ -180,7 +204,7 @@ pub(super) fn give_up_early(
     reason: &Bound<'_, PyBytes>,
 ) -> PyResult<()> {
     let early = node.lock().early.remove(&mesh).unwrap_or_default();
-    for (_, mail) in early {
+    for (_, mail) in early.mails {
         node.bounce(py, &mail, reason)?;
     }
     Ok(())

@@ -50,13 +50,12 @@ use roost_core::limits::INLINE_BYTES_MAX;
 use roost_core::wire::Hello;
 
 pub(crate) use self::action::Action;
-use self::hosting::Hosted;
+use self::hosting::{Early, Hosted};
 pub(crate) use self::looking::{Board, plain};
 pub(crate) use self::working::Workplace;
 use crate::endpoints::Endpoints;
 use crate::hooks::Hooks;
 use crate::ids::IdMap;
-use crate::message::Mail;
 use crate::page::StartedPage;
 use crate::payload::Payload;
 use crate::peer::Peer;
@@ -96,7 +95,7 @@ pub(crate) struct State {
     pub(crate) flush_scheduled: bool,
     pub(crate) page: Option<Arc<StartedPage>>,
     /// Messages for meshes that are not here yet.
-    pub(crate) early: HashMap<u64, Vec<(u32, Mail)>>,
+    pub(crate) early: HashMap<u64, Early>,
     pub(crate) queue: Amount,
     /// Tables of endpoints by the address of the class's dict.
     tables: HashMap<usize, (Py<PyDict>, Arc<Endpoints>)>,
