@@ -3,10 +3,12 @@
 import asyncio
 import os
 import sys
+from contextlib import AsyncExitStack
 
 import pytest
-from jobs import QUICK, attached, drive
+from jobs import QUICK, attached, drive, gone
 
+from roost import Restart
 from roost.ft import EveryStep
 
 sys.path.append(os.path.join(os.path.dirname(__file__), "../../ft"))
@@ -57,5 +59,44 @@ def test_a_host_that_is_cut_off_for_good_is_replaced_by_one_that_stands_by(netwo
             (incident,) = report.incidents
             assert (incident.replica, incident.failure.kind, incident.failure.host) == (1, "lost", "host1")
             figures(f"lost with its host: {incident.to_json()}")
+
+    drive(program(), QUICK)
+
+
+def test_a_host_that_is_attached_again_takes_back_what_was_given_up_with_it(network, figures):
+    network.grow(2)
+    back = network.hosts[1]
+
+    async def plan(job, failures, stack):
+        await trained(job, 2)
+        # The one restart that its policy allows.
+        failures.inject("kill", replica=1)
+        await trained(job, 2)
+        back.kill()
+        while job.given_up != {1}:
+            await asyncio.sleep(0.005)
+        assert await gone(back, 60)
+        await progressed(job, 20)
+        back.start().listens()
+        await stack.enter_async_context(attached(network, [back]))
+        assert await job.bring_back() == (1,)
+        await trained(job, 2)
+        await progressed(job, 20)
+
+    async def program():
+        once = Restart(limit=1, within_s=600, backoff_s=(0.0, 0.0), on="any_host")
+        options = {"replicas": 2, "sync": EveryStep(), "detect_within_s": 2, "restart": once}
+        async with attached(network) as hosts, AsyncExitStack() as stack:
+
+            async def on(job, failures):
+                await plan(job, failures, stack)
+
+            async with ran(on, hosts=hosts, **options) as (job, report):
+                assert job.given_up == frozenset()
+                assert [job.procs._record().host(rank)[1] for rank in range(2)] == ["host0", "host1"]
+                killed, lost = report.incidents
+                assert (killed.failure.signal, lost.failure.kind, lost.failure.host) == (9, "lost", "host1")
+                assert lost.source == 0
+                figures(f"lost, attached again: {lost.to_json()}")
 
     drive(program(), QUICK)
