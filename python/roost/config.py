@@ -58,6 +58,9 @@ class Config(Frozen, kw_only=True):
     """How long a connection between procs of two hosts may lie unused, once or twice that, before it is closed until one of
     them has something to say. Each that lies open costs a descriptor and some memory, making it anew a millisecond and the way
     there and back: far longer than a step, since a cast to a thousand idle procs makes a thousand at once."""
+    tree_procs_min: int = 512
+    """From so many procs of other hosts on, what the driver has for all of them goes along a tree of their hosts: it costs the
+    driver less, and more steps on the way. Up to some hundred the straight way is quicker."""
     cleanup_timeout_s: float = 3.0
     """Time for an actor's `__cleanup__`; more than the grace is added to it."""
     echo_hold_s: float = 0.02
@@ -108,6 +111,7 @@ if TYPE_CHECKING:
         verdict_s: float
         lease_s: float
         idle_s: float
+        tree_procs_min: int
         cleanup_timeout_s: float
         echo_hold_s: float
         dead_letters_max: int

@@ -68,7 +68,7 @@ def _driver(loop: asyncio.AbstractEventLoop, preload: Sequence[str] | None) -> R
     )  # fmt: skip
     process.install(runtime)
     runtime.open()
-    runtime.node.be_root()
+    runtime.node.be_root(config.tree_procs_min)
     return runtime
 
 

@@ -66,4 +66,4 @@ def test_calls_and_casts_to_many_agents_come_back_gathered(rounds, promised, fig
             )
             promised("a call to all", calling, 100, 2.0)
 
-    run(main(), config=Config(start_timeout_s=300))
+    run(main(), config=Config(start_timeout_s=300, tree_procs_min=32))

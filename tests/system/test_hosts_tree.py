@@ -1,16 +1,22 @@
 """What a driver has for many procs of many hosts goes along a tree of these, and their answers come gathered."""
 
+import functools
 import signal
 from contextlib import contextmanager, suppress
 
 import pytest
 from loops import handled
 
-from roost import Actor, ActorDied, MeshError, ProcessHosts, endpoint, process
+from roost import Actor, ActorDied, Config, MeshError, ProcessHosts, endpoint, process, run
 
 pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(180)]
 
 HOSTS, EACH = 16, 2
+
+
+def with_a_tree(test):
+    """Run an async test as a program that has enough procs for a tree."""
+    return functools.wraps(test)(lambda: run(test(), config=Config(tree_procs_min=HOSTS * EACH)))
 
 
 class Keeper(Actor):
@@ -61,6 +67,7 @@ def letters():
         del members._on_letters
 
 
+@with_a_tree
 async def test_calls_casts_spawns_and_stops_to_many_hosts_go_along_a_tree():
     async with ProcessHosts(HOSTS, timeout=60) as hosts, hosts.spawn_procs({"gpus": EACH}) as procs:
         first = await procs.spawn("first", Keeper)
@@ -98,6 +105,7 @@ async def test_calls_casts_spawns_and_stops_to_many_hosts_go_along_a_tree():
             assert counted["sent"] >= before["sent"] + count, "and their end"
 
 
+@with_a_tree
 async def test_who_passes_on_and_is_killed_in_the_middle_of_casts_costs_the_others_nothing():
     agents = ProcessHosts(HOSTS, timeout=60)
     async with agents as hosts, hosts.spawn_procs({"gpus": EACH}, supervise=handled) as procs:

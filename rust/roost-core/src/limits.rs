@@ -179,10 +179,6 @@ pub const POSTED_WAIT_NS: u64 = 1_000_000_000;
 /// When to try again to take back what travels along a tree, while a frame is half written.
 pub const POSTED_RETRY_NS: u64 = 50_000_000;
 
-/// Sessions that have something to send at once, before it goes along a tree: below it, writing to each is as fast as passing
-/// it on.
-pub const POSTED_SESSIONS_MIN: usize = 32;
-
 /// Hosts that one host passes a carrier on to. Eight in parallel are as fast as one where links are equal, and four steps reach
 /// four thousand hosts.
 pub const CARRIER_HOSTS_MAX: usize = 8;

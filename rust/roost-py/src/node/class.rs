@@ -90,7 +90,7 @@ impl Node {
             room: Vec::new(),
             clock_ns: 0,
             ticks_at_ns: None,
-            is_root: false,
+            tree_procs_min: usize::MAX,
             far_links: 0,
             holds: false,
             watch_ns: None,
@@ -171,9 +171,9 @@ impl Node {
         far::set_clock(self, offset_ns);
     }
 
-    /// This process is the driver: what it has for many procs of other hosts goes along the tree of these.
-    fn be_root(&self) {
-        self.lock().is_root = true;
+    /// This process is the driver: what it has for so many procs of other hosts at once goes along the tree of these.
+    fn be_root(&self, tree_procs_min: usize) {
+        self.lock().tree_procs_min = tree_procs_min;
     }
 
     /// What this turn of the loop has for procs of other hosts is written together at its end, along the tree where they are

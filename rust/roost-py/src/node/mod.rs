@@ -113,8 +113,9 @@ pub(crate) struct State {
     pub(crate) clock_ns: i64,
     /// When the loop calls [`Node::tick`] next, as far as that was asked for here.
     pub(crate) ticks_at_ns: Option<u64>,
-    /// This is the driver, at the root of the tree of hosts; and how many connections to other hosts there are, about.
-    pub(crate) is_root: bool,
+    /// From so many procs of other hosts on the tree of hosts is worth it, for the driver, which is its root; and how many
+    /// connections to other hosts there are, about.
+    pub(crate) tree_procs_min: usize,
     pub(crate) far_links: usize,
     /// What is for procs of other hosts waits for the next flush.
     pub(crate) holds: bool,

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use roost_core::control::Bytes;
 use roost_core::id::ProcId;
-use roost_core::limits::{POSTED_ANSWER_BYTES_MAX, POSTED_BYTES_MAX, POSTED_SESSIONS_MIN, POSTED_WAIT_NS};
+use roost_core::limits::{POSTED_ANSWER_BYTES_MAX, POSTED_BYTES_MAX, POSTED_WAIT_NS};
 
 use super::{Action, Node, State};
 use crate::peer::{Letter, Letters, Link};
@@ -12,13 +12,13 @@ impl State {
     /// From now on, until the next flush, what is for procs of other hosts waits for that: so many may get something at once
     /// that the tree is worth it. Says whether it is.
     pub(crate) fn hold(&mut self) -> bool {
-        self.holds = self.is_root && self.far_links >= POSTED_SESSIONS_MIN;
+        self.holds = self.far_links >= self.tree_procs_min;
         self.holds
     }
 
     /// Write what these procs are to get: along the tree where they are many.
     pub(super) fn flush_all(&mut self, procs: Vec<u64>, actions: &mut Vec<Action>) {
-        if !self.is_root || procs.len() < POSTED_SESSIONS_MIN {
+        if procs.len() < self.tree_procs_min {
             for proc in procs {
                 self.flush_one(proc, actions);
             }

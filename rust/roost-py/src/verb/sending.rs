@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pyo3::prelude::*;
-use roost_core::limits::POSTED_SESSIONS_MIN;
 use roost_core::wire::ChainBuffer;
 
 use super::{Mode, Packed, Verb};
@@ -139,7 +138,7 @@ impl Verb {
             sending.call = sending.order;
             state.pending.insert(sending.call, self.pending(py, sink));
         }
-        let is_held = targets.places.len() >= POSTED_SESSIONS_MIN && state.hold();
+        let is_held = targets.places.len() >= state.tree_procs_min && state.hold();
         for place in &targets.places {
             self.send_place(py, state, place, sending);
         }
