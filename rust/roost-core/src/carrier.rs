@@ -7,7 +7,7 @@
 //! connection when it is not acknowledged in time, and what arrives twice is dropped by its number.
 //!
 //! A carrier names its hosts in order. Whoever has one splits them into at most
-//! [`CARRIER_HOSTS_MAX`](crate::limits::CARRIER_HOSTS_MAX) runs and sends each to the first host of its run, which does the
+//! [`CARRIER_HOSTS_MAX`] runs and sends each to the first host of its run, which does the
 //! same with the others: there is no tree to be kept, and a host that is not reached is left out by whoever did not reach it.
 //!
 //! | module | what it is |
