@@ -204,6 +204,8 @@ class Network:
         for host in self.hosts:
             if host.agent is not None:
                 host.kill()
+        # A namespace that is removed lets go of its links a while later, and the next network's wire has this name.
+        subprocess.run(["ip", "link", "del", self._wire], capture_output=True, check=False)
         remove(self._switch, *(host.namespace for host in self.hosts))
         for host in self.hosts:
             host.reap()
