@@ -225,10 +225,13 @@ impl Path {
 
     /// What has happened since the last time; hands over more work. To be called before the descriptor is waited for.
     pub fn poll(&mut self) -> Vec<Event> {
+        for completions in &self.completions {
+            completions.take_event();
+        }
         self.collect();
         // What is quick is there already. An event for it would cost some calls of the kernel, and waking this thread.
-        while self.lanes.iter().any(|lane| lane.requests_out > 0) && self.await_more() {
-            // The event of what comes between may be taken here, with more still out: then one is asked for again.
+        if self.lanes.iter().any(|lane| lane.requests_out > 0) {
+            self.await_more();
             self.collect();
         }
         self.end_if_broken();
@@ -249,17 +252,15 @@ impl Path {
         self.fill();
     }
 
-    /// The next completions make the descriptor readable. Those that came since the last look may not: says whether to look
-    /// once more.
-    fn await_more(&mut self) -> bool {
+    /// The next completions make the descriptor readable. Those that came since the last look may not: look once more.
+    fn await_more(&mut self) {
         let armed = self
             .completions
             .iter()
-            .try_fold(false, |newly, completions| Ok(completions.arm()? | newly));
-        armed.unwrap_or_else(|error: Error| {
+            .try_for_each(|completions| completions.arm());
+        if let Err(error) = armed {
             self.give_up(&error.to_string(), None);
-            false
-        })
+        }
     }
 
     fn finish(&mut self, completion: &sys::WorkCompletion) {

@@ -78,25 +78,29 @@ impl Completions {
         unsafe { BorrowedFd::borrow_raw((*self.channel.as_ptr()).fd) }
     }
 
-    /// The next completion makes the descriptor readable. One that is there already may not: says whether to look once more.
-    pub(super) fn arm(&self) -> Result<bool, Error> {
+    /// The next completion makes the descriptor readable. One that is there already may not.
+    pub(super) fn arm(&self) -> Result<(), Error> {
         if self.is_armed.swap(true, Ordering::Relaxed) {
-            return Ok(false);
+            return Ok(());
         }
         // SAFETY: the queue lives as long as `self`.
         unsafe { result::request_event(self.queue) }
-            .map_err(|errno| result::failed("asking for events", self.device.name(), errno))?;
-        Ok(true)
+            .map_err(|errno| result::failed("asking for events", self.device.name(), errno))
     }
 
-    /// Takes all completions, and the event that tells of them.
-    pub(super) fn drain(&self, mut each: impl FnMut(&sys::WorkCompletion)) -> Result<(), Error> {
-        let failed = |errno| result::failed("polling completions", self.device.name(), errno);
+    /// Takes the event that made the descriptor readable, if it did; another one has to be asked for.
+    pub(super) fn take_event(&self) {
         // SAFETY: the channel lives, its descriptor does not block, and its only queue is `self`'s.
         let take_event = || unsafe { self.device.library().take_event(self.channel) };
         if self.is_armed.load(Ordering::Relaxed) && take_event() {
             self.is_armed.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// Takes all completions. The event of those that come meanwhile stays: the descriptor is readable, and the next look finds
+    /// that another one has to be asked for.
+    pub(super) fn drain(&self, mut each: impl FnMut(&sys::WorkCompletion)) -> Result<(), Error> {
+        let failed = |errno| result::failed("polling completions", self.device.name(), errno);
         // SAFETY: plain numbers, of which zero is one.
         let mut some: [sys::WorkCompletion; CHAIN_MAX] = unsafe { std::mem::zeroed() };
         loop {
