@@ -34,9 +34,14 @@ class Recorder:
         return getattr(self.manager, name)
 
 
+# Members are threads, which share torch's generator, and make their models at the same time.
+seeding = threading.Lock()
+
+
 def net(width=4):
-    torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.Linear(width, 1))
+    with seeding:
+        torch.manual_seed(0)
+        return torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.Linear(width, 1))
 
 
 def learn(model, optimizer, value=1.0):
