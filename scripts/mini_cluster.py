@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import zlib
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -35,7 +36,7 @@ def not_found(programs: Iterable[str]) -> list[str]:
     return [name for name in programs if shutil.which(name, path=PATH) is None]
 
 
-class MiniCluster:
+class MiniCluster(ABC):
     """What lies in a folder; a kind of cluster adds what its daemons and nodes are.
 
     Args:
@@ -62,26 +63,26 @@ class MiniCluster:
         self.environment = {**os.environ, "PATH": PATH}
 
     @staticmethod
+    @abstractmethod
     def lacking() -> list[str]:
         """The programs that are not there."""
-        raise NotImplementedError
 
     @staticmethod
+    @abstractmethod
     def prepare() -> None:
         """Makes what is lacking."""
-        raise NotImplementedError
 
+    @abstractmethod
     def begin(self, count: int) -> None:
         """Starts daemons and so many nodes; returns when they can be used. Folder and network are there."""
-        raise NotImplementedError
 
+    @abstractmethod
     def boot(self, node: str) -> None:
         """Starts a node whose power was cut."""
-        raise NotImplementedError
 
+    @abstractmethod
     def kill(self, node: str) -> None:
         """Ends a node and all that runs there, at once."""
-        raise NotImplementedError
 
     def start(self, nodes: int, owner: int | None = None) -> None:
         """Starts it, whole or not at all.

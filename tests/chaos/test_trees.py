@@ -3,25 +3,11 @@
 import time
 
 import pytest
+from test_many_hosts import Counter
 
-from roost import Actor, Config, ProcessHosts, endpoint, process, run
+from roost import Config, ProcessHosts, process, run
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
-
-
-class Counter(Actor):
-    """What it was sent, added up."""
-
-    def __init__(self):
-        self.total = 0
-
-    @endpoint
-    async def add(self, amount):
-        self.total += amount
-
-    @endpoint
-    async def get(self):
-        return self.total
 
 
 def test_calls_and_casts_to_many_agents_come_back_gathered(rounds, promised, figures):

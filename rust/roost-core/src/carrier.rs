@@ -6,9 +6,9 @@
 //! theirs. So a tree promises nothing: what a dead host had in hand, or a full one has dropped, its sender sends over its own
 //! connection when it is not acknowledged in time, and what arrives twice is dropped by its number.
 //!
-//! A carrier names its hosts in order. Whoever has one splits them into at most
-//! [`CARRIER_HOSTS_MAX`] runs and sends each to the first host of its run, which does the
-//! same with the others: there is no tree to be kept, and a host that is not reached is left out by whoever did not reach it.
+//! A carrier names its hosts in order. Whoever has one splits them into at most [`CARRIER_HOSTS_MAX`] runs and sends each to
+//! the first host of its run, which does the same with the others: there is no tree to be kept, and a host that is not
+//! reached is left out by whoever did not reach it.
 //!
 //! | module | what it is |
 //! |---|---|

@@ -11,43 +11,19 @@ mod membership;
 mod network;
 mod peer;
 mod random;
+mod seeds;
 mod setup;
 mod traffic;
 mod world;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use seeds::{Seed, number};
 use world::World;
 
-/// Says which seed it was when a run fails.
-struct Seed(u64);
-
-impl Drop for Seed {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!(
-                "seed {} failed; again: ROOST_SIM_SEED={} cargo test --package roost-core --test sim",
-                self.0, self.0
-            );
-        }
-    }
-}
-
 fn run(seed: u64) -> World {
-    let seed = Seed(seed);
-    World::run(seed.0)
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "which seeds to run is told by who runs the tests"
-)]
-fn number(variable: &str) -> Option<u64> {
-    let text = std::env::var(variable).ok()?;
-    Some(
-        text.parse()
-            .unwrap_or_else(|_| panic!("{variable} is no number: {text}")),
-    )
+    let _told = Seed(seed, "sim");
+    World::run(seed)
 }
 
 #[test]
