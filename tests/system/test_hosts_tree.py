@@ -1,11 +1,13 @@
 """What a driver has for many procs of many hosts goes along a tree of these, and their answers come gathered."""
 
+import asyncio
 import functools
+import os
 import signal
 from contextlib import contextmanager, suppress
 
 import pytest
-from loops import handled
+from loops import handled, until
 
 from roost import Actor, ActorDied, Config, MeshError, ProcessHosts, endpoint, process, run
 
@@ -16,7 +18,7 @@ HOSTS, EACH = 16, 2
 
 def with_a_tree(test):
     """Run an async test as a program that has enough procs for a tree."""
-    return functools.wraps(test)(lambda: run(test(), config=Config(tree_procs_min=HOSTS * EACH)))
+    return functools.wraps(test)(lambda **given: run(test(**given), config=Config(tree_procs_min=HOSTS * EACH)))
 
 
 class Keeper(Actor):
@@ -37,6 +39,18 @@ class Keeper(Actor):
     @endpoint
     async def all(self):
         return self.told
+
+    @endpoint
+    async def answer_when_signalled(self, folder):
+        """After SIGUSR1 this is the last that its process does; until then a file of its number is there."""
+        loop, told = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_signal_handler(
+            signal.SIGUSR1, lambda: (told.set(), loop.call_later(0.5, os.kill, os.getpid(), signal.SIGKILL))
+        )
+        loop.add_signal_handler(signal.SIGUSR2, told.set)
+        (folder / str(os.getpid())).touch()
+        await told.wait()
+        return "answered"
 
 
 @contextmanager
@@ -105,15 +119,51 @@ async def test_calls_casts_spawns_and_stops_to_many_hosts_go_along_a_tree():
             assert counted["sent"] >= before["sent"] + count, "and their end"
 
 
+def in_the_tree(agents, procs):
+    """Agents by their place in the tree: those that the driver gives its carriers to, and those that get them from these.
+
+    A carrier goes to the hosts in the order of their ids: of each run of two the first passes it on to the second.
+    """
+    order = [agents.names.index(name) for _, name in sorted(procs._hosts)]
+    return order[0::2], order[1::2]
+
+
+@with_a_tree
+async def test_an_answer_that_is_behind_the_news_of_its_procs_death_counts(tmp_path):
+    """It is on its way through another agent, which stands still; the news go straight to the driver."""
+    agents = ProcessHosts(HOSTS, timeout=60)
+    async with agents as hosts, hosts.spawn_procs({"gpus": EACH}, supervise=handled) as procs:
+        keepers = await procs.spawn("keepers", Keeper)
+        await keepers.ask.call(0)
+        # Nothing else is said to them any more: the answers go by the way that this has come.
+        answers = keepers.answer_when_signalled.call(tmp_path)
+        await until(lambda: len(list(tmp_path.iterdir())) == HOSTS * EACH, 60)
+        inner, outer = in_the_tree(agents, procs)
+        pids = {host: [state.pid for state in await procs.slice(hosts=host).states()] for host in range(HOSTS)}
+        for host in inner:
+            agents.processes[host].send_signal(signal.SIGSTOP)
+        try:
+            for host in outer:
+                for pid in pids[host]:
+                    os.kill(pid, signal.SIGUSR1)
+            for host in outer:
+                assert {state.state for state in await procs.slice(hosts=host).wait()} == {"failed"}
+        finally:
+            for host in inner:
+                agents.processes[host].send_signal(signal.SIGCONT)
+        for host in inner:
+            for pid in pids[host]:
+                os.kill(pid, signal.SIGUSR2)
+        assert list(await answers.outcomes()) == ["answered"] * HOSTS * EACH
+
+
 @with_a_tree
 async def test_who_passes_on_and_is_killed_in_the_middle_of_casts_costs_the_others_nothing():
     agents = ProcessHosts(HOSTS, timeout=60)
     async with agents as hosts, hosts.spawn_procs({"gpus": EACH}, supervise=handled) as procs:
         keepers, others = await procs.spawn("keepers", Keeper), await procs.spawn("others", Keeper)
         await keepers.ask.call(-1)
-        # A carrier goes to the hosts in the order of their ids: of each run of two the first passes it on to the second.
-        names = [name for _, name in sorted(procs._hosts)]
-        inner = {agents.names.index(name) for name in names[0:8:2]}
+        inner = set(in_the_tree(agents, procs)[0][:4])
         with letters() as counted:
             for number in range(40):
                 keepers.tell.broadcast(number)

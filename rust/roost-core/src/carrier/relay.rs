@@ -6,6 +6,7 @@ use super::{Carrier, Destination, Gathered, Parcel};
 use crate::control::Bytes;
 use crate::id::{HostId, ProcId};
 use crate::limits::{CARRIER_FRAMES_BYTES_MAX, CARRIERS_REMEMBERED_MAX};
+use crate::wire::FrameHead;
 
 /// Where a carrier came from, and so its answers go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +68,8 @@ pub struct Relay {
     ways: VecDeque<(u64, Way)>,
     /// Answers that are ready, by carrier.
     ready: BTreeMap<u64, Vec<Parcel>>,
+    /// What each proc of this host has answered last, and to which carrier.
+    last: BTreeMap<ProcId, (u64, Parcel)>,
     outputs: VecDeque<Output>,
 }
 
@@ -119,7 +122,19 @@ impl Relay {
 
     /// A proc of this host answers what a carrier has brought.
     pub fn answered(&mut self, carrier: u64, answer: Parcel) {
+        if is_numbered(&answer.frames) {
+            self.last.insert(answer.proc, (carrier, answer.clone()));
+        }
         self.ready.entry(carrier).or_default().push(answer);
+    }
+
+    /// A proc of this host has ended: what has to be said to the root before that is. Its last answer may be on its way through
+    /// other hosts, which news of its end do not take, and nobody is left to send it again. It is one at most: before the next
+    /// the root's side has acknowledged it. What comes twice is dropped by its number.
+    pub fn ended(&mut self, proc: ProcId) -> Option<Gathered> {
+        let (carrier, parcel) = self.last.remove(&proc)?;
+        let parcels = vec![parcel];
+        Some(Gathered { carrier, parcels })
     }
 
     /// Another host has gathered answers.
@@ -146,4 +161,16 @@ impl Relay {
     pub fn next_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
+}
+
+/// Whether there is more in these frames than acknowledgements.
+fn is_numbered(frames: &[u8]) -> bool {
+    let mut rest = frames;
+    while let Ok(Some(head)) = FrameHead::decode(rest) {
+        if head.sequence != 0 {
+            return true;
+        }
+        rest = rest.get(head.frame_length()..).unwrap_or_default();
+    }
+    false
 }

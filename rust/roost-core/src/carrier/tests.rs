@@ -219,6 +219,52 @@ fn answers_that_are_ready_go_together_to_where_the_carrier_came_from() {
     assert_eq!(outputs(&mut relay), [gather(Way::Root, 1, vec![answer(1)])]);
 }
 
+/// What is on its way through other hosts when its proc has ended is said again, straight to the root.
+#[test]
+fn what_a_proc_has_answered_last_goes_before_the_news_of_its_end() {
+    use crate::session::{Session, SessionConfig};
+    use crate::wire::Cancel;
+    let mut relay = Relay::default();
+    let way = Way::Host(host(9));
+    relay.carried(host(0), way, Carrier::new(1, proc(0), destinations(1, 0)));
+    let mut session = Session::new(SessionConfig::default());
+    let mut answer = |number, is_numbered| {
+        if is_numbered {
+            let (call, rank, flags) = (1, 0, 0);
+            session.push(&Cancel { call, rank, flags }, &[]).unwrap();
+        } else {
+            session.ask_ack();
+        }
+        let frames = session.unsent().collect::<Vec<_>>().concat();
+        session.sent(frames.len());
+        Parcel {
+            proc: proc(number),
+            session: 1,
+            frames: frames.into(),
+        }
+    };
+    let (first, last, other, thanks) = (
+        answer(1, true),
+        answer(1, true),
+        answer(2, true),
+        answer(1, false),
+    );
+    for one in [&first, &last, &other, &thanks] {
+        relay.answered(1, one.clone());
+    }
+    relay.end_turn();
+    assert_eq!(outputs(&mut relay).len(), 1);
+    // An acknowledgement alone takes no answer's place.
+    let parcels = vec![last];
+    assert_eq!(relay.ended(proc(1)), Some(Gathered { carrier: 1, parcels }));
+    assert_eq!(relay.ended(proc(1)), None);
+    // And what its agent has just heard.
+    relay.answered(99, first.clone());
+    let parcels = vec![first];
+    assert_eq!(relay.ended(proc(1)), Some(Gathered { carrier: 99, parcels }));
+    assert_eq!(relay.ended(proc(3)), None);
+}
+
 #[test]
 fn a_carrier_for_another_host_is_dropped() {
     let mut relay = Relay::default();

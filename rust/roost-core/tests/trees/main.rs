@@ -1,18 +1,23 @@
 //! The seeded simulator of trees: one sender, many hosts with procs on them, and carriers between them that get lost, come late,
-//! come twice, or meet hosts that are not reached, while the sessions' own connections are cut and made anew. Each seed is
-//! one run; the same seed is the same run.
+//! come twice, or meet hosts that are not reached, while the sessions' own connections are cut and made anew, and procs are
+//! killed. Each seed is one run; the same seed is the same run.
 //!
 //! `ROOST_SIM_SEED=17` repeats one seed, `ROOST_SIM_SEEDS=100000` runs so many of them.
 
+mod connection;
+mod death;
 mod end;
 #[path = "../sim/random.rs"]
 mod random;
 #[path = "../sim/seeds.rs"]
 mod seeds;
+mod tally;
+mod tree;
 mod world;
 
 use seeds::{Seed, number};
-use world::{Tally, World};
+use tally::Tally;
+use world::World;
 
 fn run(seed: u64) -> Tally {
     let _told = Seed(seed, "trees");
@@ -44,9 +49,12 @@ fn each_proc_gets_its_own_in_order_and_once_for_every_seed() {
         held,
         cuts,
         forgotten,
+        deaths,
+        last_words,
     } = sum;
     let all = [
         delivered, answered, posted, lost, unreached, doubled, taken_back, overtaken, held, cuts, forgotten,
+        deaths, last_words,
     ];
     assert!(all.into_iter().all(|count| count > 50), "{sum:?}");
 }

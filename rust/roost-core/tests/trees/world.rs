@@ -2,47 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use roost_core::carrier::{Carrier, Destination, Output, Parcel, Relay, Way, Word};
-use roost_core::id::{HostId, ProcId};
+use roost_core::carrier::{Gathered, Relay, Way, Word};
 
 use crate::end::End;
 use crate::random::Random;
+use crate::tally::Tally;
 
 const MILLISECOND: u64 = 1_000_000;
+pub(crate) const CUT_NS_MAX: u64 = 400 * MILLISECOND;
 
-/// What has happened.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) struct Tally {
-    pub(crate) delivered: u64,
-    pub(crate) answered: u64,
-    pub(crate) posted: u64,
-    pub(crate) lost: u64,
-    pub(crate) unreached: u64,
-    pub(crate) doubled: u64,
-    pub(crate) taken_back: u64,
-    pub(crate) overtaken: u64,
-    pub(crate) held: u64,
-    pub(crate) cuts: u64,
-    pub(crate) forgotten: u64,
-}
-
-impl Tally {
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.delivered += other.delivered;
-        self.answered += other.answered;
-        self.posted += other.posted;
-        self.lost += other.lost;
-        self.unreached += other.unreached;
-        self.doubled += other.doubled;
-        self.taken_back += other.taken_back;
-        self.overtaken += other.overtaken;
-        self.held += other.held;
-        self.cuts += other.cuts;
-        self.forgotten += other.forgotten;
-    }
-}
-
-enum Event {
+pub(crate) enum Event {
     /// The sender casts.
     Cast,
     /// Bytes over the connection that had this number, to the proc or to the sender.
@@ -95,39 +64,62 @@ enum Event {
     Forget {
         host: usize,
     },
+    Kill {
+        proc: usize,
+    },
+    /// Its agent sees that it has ended.
+    Died {
+        proc: usize,
+    },
+    /// The root hears of it, behind what it had said last.
+    Ended {
+        proc: usize,
+        last: Option<Gathered>,
+    },
 }
 
-struct Proc {
+pub(crate) struct Proc {
     /// The sender's end, and its own.
-    ends: [End; 2],
+    pub(crate) ends: [End; 2],
     /// The carrier that brought the last that it took, if one did.
-    way: Option<u64>,
-    connection: u64,
-    is_connected: bool,
+    pub(crate) way: Option<u64>,
+    pub(crate) connection: u64,
+    pub(crate) is_connected: bool,
     /// When the last bytes in each direction arrive: a connection keeps their order.
-    arrives_ns: [u64; 2],
+    pub(crate) arrives_ns: [u64; 2],
     /// When its timers are looked at next.
-    tick_ns: u64,
+    pub(crate) tick_ns: u64,
+    /// When the last that it gave to its agent arrives there.
+    pub(crate) lane_ns: u64,
+    /// The number of the last of its answers that its agent has had.
+    pub(crate) given: usize,
+    pub(crate) is_dead: bool,
+    /// The sender knows that it is dead.
+    pub(crate) is_given_up: bool,
 }
 
 /// See the module.
 pub(crate) struct World {
-    random: Random,
-    now_ns: u64,
+    pub(crate) random: Random,
+    pub(crate) now_ns: u64,
     events: BTreeMap<(u64, u64), Event>,
     next_event: u64,
-    procs_each: usize,
-    procs: Vec<Proc>,
-    root: Relay,
-    relays: Vec<Relay>,
-    carriers: u64,
+    pub(crate) procs_each: usize,
+    pub(crate) procs: Vec<Proc>,
+    pub(crate) root: Relay,
+    pub(crate) relays: Vec<Relay>,
+    /// When the last that each host has said to the root arrives there.
+    pub(crate) trunks_ns: Vec<u64>,
+    pub(crate) carriers: u64,
     casts_left: u64,
     next_number: u64,
     epoch: u32,
     /// Percent of words that are lost, met by nobody, or come twice.
-    faults: [u64; 3],
-    delay_ns_max: u64,
-    tally: Tally,
+    pub(crate) faults: [u64; 3],
+    /// Percent of answers after which their proc is killed.
+    kills: u64,
+    pub(crate) delay_ns_max: u64,
+    pub(crate) tally: Tally,
 }
 
 impl World {
@@ -165,6 +157,10 @@ impl World {
             is_connected: true,
             arrives_ns: [0; 2],
             tick_ns: u64::MAX,
+            lane_ns: 0,
+            given: 0,
+            is_dead: false,
+            is_given_up: false,
         };
         let mut world = Self {
             now_ns: 0,
@@ -174,11 +170,13 @@ impl World {
             procs: (0..hosts * procs_each).map(proc).collect(),
             root: Relay::default(),
             relays: (0..hosts).map(|_| Relay::default()).collect(),
+            trunks_ns: vec![0; hosts],
             carriers: 0,
             casts_left: random.between(1, 30),
             next_number: 0,
             epoch: 0,
             faults,
+            kills: some(&mut random, 5),
             delay_ns_max: random.pick(&[MILLISECOND, 20 * MILLISECOND, 700 * MILLISECOND]),
             tally: Tally::default(),
             random,
@@ -195,15 +193,20 @@ impl World {
             let (at_ns, host) = (world.random.below(3_000 * MILLISECOND), world.random.index(hosts));
             world.at(at_ns, Event::Forget { host });
         }
+        for _ in 0..some(&mut world.random, 3) {
+            let at_ns = world.random.below(3_000 * MILLISECOND);
+            let proc = world.random.index(hosts * procs_each);
+            world.at(at_ns, Event::Kill { proc });
+        }
         world
     }
 
-    fn at(&mut self, at_ns: u64, event: Event) {
+    pub(crate) fn at(&mut self, at_ns: u64, event: Event) {
         self.next_event += 1;
         self.events.insert((at_ns, self.next_event), event);
     }
 
-    fn soon(&mut self, event: Event) {
+    pub(crate) fn soon(&mut self, event: Event) {
         let at_ns = self.now_ns + 1 + self.random.below(self.delay_ns_max);
         self.at(at_ns, event);
     }
@@ -216,74 +219,43 @@ impl World {
                 connection,
                 down,
                 bytes,
-            } => {
-                if self.procs[proc].connection == connection && self.procs[proc].is_connected {
-                    let new = self.procs[proc].ends[usize::from(down)].receive(self.now_ns, &bytes);
-                    if down {
-                        self.procs[proc].way = None;
-                    }
-                    self.took(proc, down, new);
-                }
-            }
+            } => self.bytes(proc, connection, down, &bytes),
             Event::Word { at, from, word } => self.word(at, from, word),
-            Event::Handed {
-                proc,
-                carrier,
-                frames,
-            } => {
-                let before = self.procs[proc].ends[1].session.received();
-                let new = self.procs[proc].ends[1].receive_posted(self.now_ns, &frames);
-                let taken = self.procs[proc].ends[1].session.received() - before;
-                self.tally.overtaken += u64::from(taken > 1);
-                self.procs[proc].way = Some(carrier);
-                self.took(proc, true, new);
-            }
             Event::Answer {
                 proc,
                 carrier,
                 frames,
             } => self.answer(proc, carrier, &frames),
-            Event::Done { proc, number } => {
-                let length = self.random.index(100);
-                self.procs[proc].ends[1].say(number, length);
-                self.flush(proc, false);
-            }
             Event::Tick { proc } => self.tick(proc),
-            Event::Cut { proc } => {
-                self.tally.cuts += 1;
-                self.procs[proc].is_connected = false;
-                let later_ns = self.random.below(400 * MILLISECOND);
-                self.at(self.now_ns + later_ns, Event::Connect { proc });
-            }
+            Event::Cut { proc } => self.cut(proc),
             Event::Connect { proc } => self.connect(proc),
-            Event::Epoch { proc, down, epoch } => {
+            Event::Forget { host } => self.forget(host),
+            Event::Kill { proc } => self.kill(proc),
+            Event::Died { proc } => self.died(proc),
+            Event::Ended { proc, last } => self.ended(proc, last),
+            Event::Epoch { proc, down, epoch } if !self.procs[proc].is_deaf(down) => {
                 let end = &mut self.procs[proc].ends[usize::from(down)];
                 end.epoch = end.epoch.max(epoch);
                 let new = end.receive(self.now_ns, &[]);
                 self.took(proc, down, new);
             }
-            Event::Forget { host } => {
-                self.tally.forgotten += 1;
-                self.relays[host] = Relay::default();
-            }
-        }
-    }
-
-    /// A proc's answer is in the hands of its host.
-    fn answer(&mut self, proc: usize, carrier: u64, frames: &[u8]) {
-        let host = proc / self.procs_each;
-        self.relays[host].answered(carrier, parcel(proc, frames));
-        // Now and then one turn sees several.
-        if self.random.percent(60) {
-            self.relays[host].end_turn();
-            self.perform(Some(host));
-        } else {
-            let frames = Vec::new();
-            self.soon(Event::Answer {
+            Event::Handed {
                 proc,
                 carrier,
                 frames,
-            });
+            } if !self.procs[proc].is_dead => self.handed(proc, carrier, &frames),
+            Event::Done { proc, number } if !self.procs[proc].is_dead => self.done(proc, number),
+            Event::Epoch { .. } | Event::Handed { .. } | Event::Done { .. } => {}
+        }
+    }
+
+    /// An actor has done its work.
+    fn done(&mut self, proc: usize, number: u64) {
+        let length = self.random.index(100);
+        self.procs[proc].ends[1].say(number, length);
+        self.flush(proc, false);
+        if self.random.percent(self.kills) {
+            self.kill(proc);
         }
     }
 
@@ -309,6 +281,9 @@ impl World {
         };
         let mut posted = Vec::new();
         for proc in first..=last {
+            if self.procs[proc].is_given_up {
+                continue;
+            }
             let end = &mut self.procs[proc].ends[0];
             end.say(self.next_number, length);
             match Some(end).filter(|_| many).and_then(|end| end.post(self.now_ns)) {
@@ -318,27 +293,6 @@ impl World {
             self.watch(proc, true);
         }
         self.post(posted);
-    }
-
-    fn post(&mut self, posted: Vec<(usize, Vec<u8>)>) {
-        self.tally.posted += posted.len() as u64;
-        let mut hosts: BTreeMap<usize, Vec<Parcel>> = BTreeMap::new();
-        for (proc, frames) in posted {
-            hosts
-                .entry(proc / self.procs_each)
-                .or_default()
-                .push(parcel(proc, &frames));
-        }
-        let destination = |(number, parcels)| Destination {
-            host: host(number),
-            addresses: Vec::new(),
-            parcels,
-        };
-        self.carriers += 1;
-        let hosts = hosts.into_iter().map(destination).collect();
-        let sender = ProcId::new(u64::MAX).expect("not zero");
-        self.root.begin(Carrier::new(self.carriers, sender, hosts));
-        self.perform(None);
     }
 
     /// The sender writes a later epoch from now on, of which some procs hear later than of its frames.
@@ -356,89 +310,8 @@ impl World {
         }
     }
 
-    fn word(&mut self, at: Option<usize>, from: Way, word: Word) {
-        let relay = match at {
-            Some(number) => &mut self.relays[number],
-            None => &mut self.root,
-        };
-        match word {
-            Word::Carrier(carrier) => relay.carried(host(at.expect("a host")), from, carrier),
-            Word::Gathered(gathered) if at.is_some() => {
-                relay.gathered(gathered);
-                relay.end_turn();
-            }
-            Word::Gathered(gathered) => {
-                for parcel in gathered.parcels {
-                    let proc = usize::try_from(parcel.session).expect("an index");
-                    let new = self.procs[proc].ends[0].receive_posted(self.now_ns, &parcel.frames);
-                    self.took(proc, false, new);
-                }
-            }
-        }
-        self.perform(at);
-    }
-
-    /// Do what a relay says; the root's has no number.
-    fn perform(&mut self, at: Option<usize>) {
-        loop {
-            let relay = match at {
-                Some(number) => &mut self.relays[number],
-                None => &mut self.root,
-            };
-            let Some(output) = relay.next_output() else { return };
-            let way = at.map_or(Way::Root, |number| Way::Host(host(number)));
-            match output {
-                Output::Deliver {
-                    session,
-                    carrier,
-                    frames,
-                    ..
-                } => {
-                    let proc = usize::try_from(session).expect("an index");
-                    self.soon(Event::Handed {
-                        proc,
-                        carrier,
-                        frames: frames.to_vec(),
-                    });
-                }
-                Output::Carry(carrier) if self.random.percent(self.faults[1]) => {
-                    self.tally.unreached += 1;
-                    let relay = match at {
-                        Some(number) => &mut self.relays[number],
-                        None => &mut self.root,
-                    };
-                    relay.unreached(carrier);
-                }
-                Output::Carry(carrier) => {
-                    let to = usize::try_from(carrier.hosts[0].host.get()).expect("an index") - 1;
-                    self.send(Some(to), way, Word::Carrier(carrier));
-                }
-                Output::Gather { to, gathered } => {
-                    let to = match to {
-                        Way::Root => None,
-                        Way::Host(to) => Some(usize::try_from(to.get()).expect("an index") - 1),
-                    };
-                    self.send(to, way, Word::Gathered(gathered));
-                }
-            }
-        }
-    }
-
-    fn send(&mut self, at: Option<usize>, from: Way, word: Word) {
-        if self.random.percent(self.faults[0]) {
-            self.tally.lost += 1;
-            return;
-        }
-        if self.random.percent(self.faults[2]) {
-            self.tally.doubled += 1;
-            let word = word.clone();
-            self.soon(Event::Word { at, from, word });
-        }
-        self.soon(Event::Word { at, from, word });
-    }
-
     /// What an end has taken, and what follows from it.
-    fn took(&mut self, proc: usize, down: bool, new: Vec<u64>) {
+    pub(crate) fn took(&mut self, proc: usize, down: bool, new: Vec<u64>) {
         if down {
             self.tally.delivered += new.len() as u64;
             for number in new {
@@ -451,91 +324,22 @@ impl World {
         self.flush(proc, !down);
     }
 
-    /// Write what one end has to say, the proc's by the way that the last came.
-    fn flush(&mut self, proc: usize, down: bool) {
-        let way = self.procs[proc].way.filter(|_| !down);
-        let posted = way.and_then(|carrier| Some((carrier, self.procs[proc].ends[1].post(self.now_ns)?)));
-        if let Some((carrier, frames)) = posted {
-            self.tally.posted += 1;
-            self.soon(Event::Answer {
-                proc,
-                carrier,
-                frames,
-            });
-        } else {
-            self.write(proc, down);
-        }
-        self.watch(proc, down);
-    }
-
-    fn write(&mut self, proc: usize, down: bool) {
-        let side = usize::from(!down);
-        let delay_ns = 1 + self.random.below(self.delay_ns_max);
-        let one = &mut self.procs[proc];
-        if !one.is_connected || !one.ends[side].session.has_unsent() {
-            return;
-        }
-        let bytes = one.ends[side].write(&mut self.random);
-        let at_ns = (self.now_ns + delay_ns).max(one.arrives_ns[side] + 1);
-        one.arrives_ns[side] = at_ns;
-        let (connection, has_more) = (one.connection, one.ends[side].session.has_unsent());
-        self.at(
-            at_ns,
-            Event::Bytes {
-                proc,
-                connection,
-                down,
-                bytes,
-            },
-        );
-        if has_more {
-            self.soon(Event::Tick { proc });
-        }
-    }
-
-    /// Have the timers of an end looked at.
-    fn watch(&mut self, proc: usize, down: bool) {
-        let one = &mut self.procs[proc];
-        let at_ns = one.ends[usize::from(!down)].session.next_wakeup();
-        if let Some(at_ns) = at_ns.filter(|at_ns| *at_ns < one.tick_ns) {
-            one.tick_ns = at_ns;
-            self.at(at_ns.max(self.now_ns + 1), Event::Tick { proc });
-        }
-    }
-
-    fn tick(&mut self, proc: usize) {
-        self.procs[proc].tick_ns = u64::MAX;
-        for (side, down) in [(0, true), (1, false)] {
-            let session = &mut self.procs[proc].ends[side].session;
-            let unsent = session.unsent_bytes();
-            let is_due = session.handle_timeout(self.now_ns);
-            // An acknowledgement alone is 32 bytes.
-            self.tally.taken_back += u64::from(is_due && session.unsent_bytes() > unsent + 32);
-            if is_due || session.has_unsent() {
-                self.write(proc, down);
-            }
-            self.watch(proc, down);
-        }
-    }
-
-    fn connect(&mut self, proc: usize) {
-        let one = &mut self.procs[proc];
-        if one.is_connected {
-            return;
-        }
-        one.is_connected = true;
-        one.connection += 1;
-        one.arrives_ns = [self.now_ns; 2];
-        let received = [0, 1].map(|side: usize| one.ends[side].session.received());
-        one.ends[0].resume(received[1]);
-        one.ends[1].resume(received[0]);
-        self.write(proc, true);
-        self.write(proc, false);
-    }
-
     fn check(&mut self) {
         for (number, proc) in self.procs.iter().enumerate() {
             let [sender, receiver] = &proc.ends;
+            self.tally.held += sender.held + receiver.held;
+            if proc.is_dead {
+                assert!(proc.is_given_up, "nobody hears of the end of proc {number}");
+                assert!(
+                    sender.said.starts_with(&receiver.taken),
+                    "proc {number} got no more"
+                );
+                assert!(
+                    receiver.said.starts_with(&sender.taken),
+                    "of proc {number} came no more"
+                );
+                continue;
+            }
             assert_eq!(receiver.taken, sender.said, "proc {number} got what it was sent");
             assert_eq!(sender.taken, receiver.said, "of proc {number} came what it said");
             assert_eq!(
@@ -546,20 +350,7 @@ impl World {
             for end in &proc.ends {
                 assert_eq!(end.session.acknowledged(), end.session.last_sequence());
                 assert_eq!(end.session.held_bytes(), 0, "nothing is kept for nobody");
-                self.tally.held += end.held;
             }
         }
-    }
-}
-
-fn host(number: usize) -> HostId {
-    HostId::new(number as u64 + 1).expect("not zero")
-}
-
-fn parcel(proc: usize, frames: &[u8]) -> Parcel {
-    Parcel {
-        proc: ProcId::new(proc as u64 + 1).expect("not zero"),
-        session: proc as u64,
-        frames: frames.into(),
     }
 }

@@ -155,6 +155,23 @@ impl Leaf {
         }
     }
 
+    /// Tell the root what has happened, after what has to be said before it.
+    fn pass_on(&mut self, mut input: Input) {
+        match &mut input {
+            Input::Message { message, .. } => {
+                let offset_ns = self.uplink.offset_ns();
+                message.translate_times(|own_ns| own_ns.saturating_add_signed(offset_ns));
+            }
+            Input::Died { proc, .. } => {
+                if let Some(gathered) = self.relay.ended(*proc) {
+                    self.uplink.send(&FromHost::Gathered(gathered));
+                }
+            }
+            _ => {}
+        }
+        self.uplink.send(&FromHost::Input(input));
+    }
+
     /// Have the root print what procs have printed, while less than this waits for it.
     fn tell_printed(&mut self, log: &Log, held_bytes_max: usize) {
         while self.uplink.held_bytes() < held_bytes_max
@@ -188,20 +205,14 @@ impl Host {
     }
 
     /// Something has happened here.
-    pub(super) fn decide(&mut self, mut input: Input) {
+    pub(super) fn decide(&mut self, input: Input) {
         let output = self.settled_here(&input);
         match &mut self.brain {
             Brain::Root(root) => root.agent.handle(now_ns(), input),
             Brain::Leaf(leaf) => match output {
                 Some(output) => self.perform(output),
                 None if is_for_leaf(&input) => self.told(input),
-                None => {
-                    if let Input::Message { message, .. } = &mut input {
-                        let offset_ns = leaf.uplink.offset_ns();
-                        message.translate_times(|own_ns| own_ns.saturating_add_signed(offset_ns));
-                    }
-                    leaf.uplink.send(&FromHost::Input(input));
-                }
+                None => leaf.pass_on(input),
             },
         }
     }
