@@ -19,7 +19,7 @@ RETRY_S = (0.1, 1.0)
 class Candidate:
     """A host that may become one of the mesh's."""
 
-    __slots__ = ("address", "dialled", "host", "is_hopeless", "name", "number", "pause_s", "why")
+    __slots__ = ("address", "dialled", "host", "is_hopeless", "name", "number", "pause_s", "reached", "why")
 
     def __init__(self, address: Address, name: str | None = None) -> None:
         self.address = address
@@ -27,6 +27,8 @@ class Candidate:
         self.name = name
         # What its name stands for.
         self.dialled: list[str] = []
+        # Which of it has answered: "number:port", or "unix:" and the path of a socket; empty before.
+        self.reached = ""
         # The attempt that goes on, or that was answered; None between two.
         self.number: int | None = None
         # The id and name, once it has joined.

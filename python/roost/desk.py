@@ -97,9 +97,9 @@ class Desk(Actor):
         self._injectors.inject(mesh, fault)
 
     @endpoint(concurrent=True)
-    async def dialled(self, hosts: tuple[int, ...]) -> tuple[str, ...]:
+    async def reached_by(self, hosts: tuple[int, ...]) -> tuple[str, ...]:
         """What each of these hosts is reached by from here; empty for this process's own. In the driver, which has attached them."""
-        return tuple(map(self.runtime.hosts.dialled, hosts))
+        return tuple(map(self.runtime.hosts.reached_by, hosts))
 
     @endpoint(concurrent=True)
     async def meet(self, key: tuple[Any, ...], size: int, arrival: Arrival, timeout_s: float) -> Met | Missing:

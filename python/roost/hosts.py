@@ -47,10 +47,10 @@ class Hosts:
         attaching, candidate = self._asked[number]
         attaching.heard(candidate, number, what, details)
 
-    def dialled(self, host: int) -> str:
-        """What a host is reached by from here: "number:port" or a socket's path; empty for this one."""
+    def reached_by(self, host: int) -> str:
+        """By what a host is reached from here: "number:port", or "unix:" and the path of a socket; empty for this one."""
         owned = self.owned.get(host)
-        return "" if owned is None else owned[0].attaching.dialled_of(host)[0]
+        return "" if owned is None else owned[0].attaching.reached_by(host)
 
     def changed(self, host: int, name: str, status: str, reason: str) -> None:
         """A host with procs of this process's joined, was lost or left."""

@@ -54,9 +54,9 @@ class Attaching:
         if self._waits and self._path is not None:
             self._runtime.loop.call_later(RETRY_S[0], self._read_again)
 
-    def dialled(self) -> list[str]:
-        """What was dialled for those that have joined."""
-        return [one for candidate in self._candidates if candidate.host is not None for one in candidate.dialled]
+    def reached(self) -> list[str]:
+        """By what those that have joined were reached: "number:port", or "unix:" and the path of a socket."""
+        return [one.reached for one in self._candidates if one.host is not None]
 
     async def _dial(self, candidate: Candidate) -> None:
         try:
@@ -98,9 +98,9 @@ class Attaching:
         else:
             self._record.left(rank, self._record.mesh_stopped or "it was let go")
 
-    def dialled_of(self, host: int) -> list[str]:
+    def reached_by(self, host: int) -> str:
         """By what a host that has joined is reached from here."""
-        return next(one.dialled for one in self._candidates if one.host is not None and one.host[0] == host)
+        return next(one.reached for one in self._candidates if one.host is not None and one.host[0] == host)
 
     def _rank_of(self, number: int) -> int | None:
         return next((rank for rank, one in self._record.numbers.items() if one == number), None)
@@ -110,7 +110,7 @@ class Attaching:
         if self._over or was_refused or candidate not in self._candidates:
             self._runtime.control.detach(number)
             return
-        candidate.host = details["host"], details["name"]
+        candidate.host, candidate.reached = (details["host"], details["name"]), details["address"]
         for other in self._candidates:
             if other is not candidate and other.host is not None and other.host[0] == candidate.host[0]:
                 self._doubled(other, candidate)

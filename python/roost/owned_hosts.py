@@ -63,9 +63,9 @@ class OwnedHosts(OwnedMesh):
         ranks = list(shape.ranks())
         return tuple(self.joined[rank] for rank in ranks) if all(rank in self.joined for rank in ranks) else None
 
-    def dialled(self) -> list[str]:
-        """What was dialled for the hosts that have joined: "number:port", or the path of a socket."""
-        return self.attaching.dialled()
+    def reached(self) -> list[str]:
+        """By what the hosts that have joined were reached: "number:port", or "unix:" and the path of a socket."""
+        return self.attaching.reached()
 
     def hold(self, procs: OwnedProcs, shape: Shape, start: Callable[[Mapping[int, Failure]], None]) -> None:
         """Have procs on these hosts: start them once all of these have joined, or say which will not be there.

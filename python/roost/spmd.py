@@ -136,7 +136,7 @@ class _Run:
         if self._master or len(hosts) == 1:
             return self._master or LOOPBACK
         runtime = process.current()
-        first, *others = await desk_of(runtime, runtime.driver).dialled.call_one(tuple(hosts))
+        first, *others = await desk_of(runtime, runtime.driver).reached_by.call_one(tuple(hosts))
         far = [one for one in others if not is_loopback(one)]
         if is_loopback(first) and far:
             # It is the driver's own host: others know it by another number.

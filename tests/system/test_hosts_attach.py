@@ -14,7 +14,7 @@ from loops import next_of, on_a_loop, process_state
 from working import Worker
 
 import roost
-from roost import ActorDied, ProcessHosts
+from roost import ActorDied, ProcessHosts, process
 from roost.errors import (
     AuthenticationError,
     BlockingWaitError,
@@ -331,6 +331,21 @@ class TestAgents:
             assert agent.line == f"listening on unix:{path} advertised as unix:{path}\n"
             async with roost.attach([f"unix:{path}"], key_file=key) as hosts, hosts.spawn_procs() as procs:
                 assert await procs.spawn("worker", Worker).slice(hosts=0).add.call_one(1) == 11
+
+    @on_a_loop
+    async def test_of_a_name_with_several_numbers_the_one_counts_that_has_answered(self, tmp_path, monkeypatch):
+        """Others meet where that one leads."""
+        with agents(tmp_path, 2) as (started, key), socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            dead = f"127.0.0.1:{taken.getsockname()[1]}"
+
+            async def resolve(_, address):
+                return [dead, address.text] if address.text == started[0].address else [address.text]
+
+            monkeypatch.setattr("roost.joining.resolve", resolve)
+            async with roost.attach([agent.address for agent in started], key_file=key) as hosts:
+                numbers = [number for number, _ in hosts._record().hosts_at(hosts._shape)]
+                assert [process.current().hosts.reached_by(one) for one in numbers] == [one.address for one in started]
 
     @on_a_loop
     async def test_one_job_and_it_ends(self, tmp_path):

@@ -85,13 +85,13 @@ async def _address(place: Place, runtime: Runtime) -> str:
     if len(others) <= 1:
         return LOOPBACK
     # Hosts may have been handed to whoever spawned these procs; it is the driver that has attached them.
-    dialled = await desk_of(runtime, runtime.driver).dialled.call_one(tuple(others))
-    far = [parse(one).host for one in dialled if one and not is_loopback(one)]
+    reached = await desk_of(runtime, runtime.driver).reached_by.call_one(tuple(others))
+    far = [parse(one).host for one in reached if one and not is_loopback(one)]
     for number in far:
         with suppress(OSError):
             return address_towards(number)
     if not far:
-        # All are dialled by addresses of the driver's own host.
+        # All are reached by addresses of the driver's own host.
         return LOOPBACK
     raise Unavailable(
         f"ranks on several hosts connect by their addresses, and there is no way from here to {', '.join(far)}"

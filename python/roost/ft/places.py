@@ -22,11 +22,10 @@ def home_of(hosts: HostMesh) -> str:
     """
     if not hosts.sizes:
         return LOOPBACK
-    # A name may stand for numbers of both kinds, and there need not be a way to each.
-    for dialled in hosts._record().dialled():
-        if not is_loopback(dialled):
+    for reached in hosts._record().reached():
+        if not is_loopback(reached):
             with suppress(OSError):
-                return address_towards(parse(dialled).host)
+                return address_towards(parse(reached).host)
     # Whoever is on this very host reaches it by any address of it.
     return LOOPBACK
 
