@@ -8,28 +8,29 @@ from typing import TYPE_CHECKING, Any
 
 from roost._roost import __version__
 from roost.actor import Actor
-from roost.bound import each
 from roost.config import Config, configure
 from roost.context import Context, context
 from roost.endpoint import Endpoint, endpoint
-from roost.errors import ActorDied, CallTimeoutError, DeadlockError, MeshError, RoostError
-from roost.failure import Bind, DeadLetter, Event, Failure, Probe, Restart, State
-from roost.point import Point
-from roost.reply import Broadcast, Reply
 from roost.running import handle, run, this_host, this_proc
-from roost.stream import Stream
 
 if TYPE_CHECKING:
+    from roost import errors as errors
     from roost import rdma, spmd
     from roost.accumulator import Accumulator
     from roost.attaching import attach
+    from roost.bound import each
     from roost.channel import Channel, Port, PortReceiver
     from roost.completing import as_completed
+    from roost.errors import ActorDied, CallTimeoutError, DeadlockError, MeshError, RoostError
+    from roost.failure import Bind, DeadLetter, Event, Failure, Probe, Restart, State
     from roost.host_mesh import HostMesh
     from roost.mesh import ProcMesh
     from roost.monitoring import monitor
+    from roost.point import Point
     from roost.process_hosts import ProcessHosts
+    from roost.reply import Broadcast, Reply
     from roost.services import get_or_spawn, lookup, remove
+    from roost.stream import Stream
     from roost.tls import Tls
     from roost.torchrun import attach_torchrun
     from roost.value_mesh import ValueMesh
@@ -85,23 +86,36 @@ __all__ = [
 ]
 
 
-# Names that bring with them what a program that only defines actors does not need, and where they are.
+# Names that bring with them what a program that only defines actors does not need, by the modules that have them.
 _AT_FIRST_USE = {
-    "Accumulator": "accumulator", "Channel": "channel", "HostMesh": "host_mesh", "Port": "channel", "PortReceiver": "channel",
-    "ProcMesh": "mesh", "ProcessHosts": "process_hosts", "Tls": "tls", "ValueMesh": "value_mesh", "as_completed": "completing",
-    "attach": "attaching", "attach_torchrun": "torchrun", "get_or_spawn": "services", "lookup": "services", "monitor": "monitoring",
-    "remove": "services",
-}  # fmt: skip
+    "accumulator": ("Accumulator",),
+    "attaching": ("attach",),
+    "bound": ("each",),
+    "channel": ("Channel", "Port", "PortReceiver"),
+    "completing": ("as_completed",),
+    "errors": ("ActorDied", "CallTimeoutError", "DeadlockError", "MeshError", "RoostError"),
+    "failure": ("Bind", "DeadLetter", "Event", "Failure", "Probe", "Restart", "State"),
+    "host_mesh": ("HostMesh",),
+    "mesh": ("ProcMesh",),
+    "monitoring": ("monitor",),
+    "point": ("Point",),
+    "process_hosts": ("ProcessHosts",),
+    "reply": ("Broadcast", "Reply"),
+    "services": ("get_or_spawn", "lookup", "remove"),
+    "stream": ("Stream",),
+    "tls": ("Tls",),
+    "torchrun": ("attach_torchrun",),
+    "value_mesh": ("ValueMesh",),
+}
+_MODULE_OF = {name: module for module, names in _AT_FIRST_USE.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    module = _AT_FIRST_USE.get(name)
-    if module is not None:
-        from importlib import import_module
+    from importlib import import_module
 
-        return getattr(import_module(f"roost.{module}"), name)
-    if name in ("rdma", "spmd"):
-        from importlib import import_module
-
+    if name in _MODULE_OF:
+        value = globals()[name] = getattr(import_module(f"roost.{_MODULE_OF[name]}"), name)
+        return value
+    if name in ("errors", "rdma", "spmd"):
         return import_module(f"roost.{name}")
     raise AttributeError(f"module 'roost' has no attribute {name!r}")

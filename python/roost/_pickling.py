@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import types
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from roost import _arrays, _definitions
 from roost._arrays import OUT_OF_BAND_BYTES_MIN, Storages
@@ -32,15 +32,18 @@ _PICKLER_KEPT_BYTES_MAX = 64 * 1024  # one that made a larger pickle has a large
 _RULES_MAX = 4096  # types whose rule is remembered; the table is emptied when it is full
 
 
-class Parts(NamedTuple):
+class Parts:
     """A pickled value that is more than its pickle."""
 
-    payload: bytes
-    """The pickle."""
-    buffers: list[memoryview]
-    """The large parts: contiguous, of format B, still the user's own memory."""
-    definitions: tuple[bytes, ...]
-    """The ids of the classes sent by value that the pickle names; `serialize.closure` gives their forms."""
+    __slots__ = ("buffers", "definitions", "payload")
+
+    def __init__(self, payload: bytes, buffers: list[memoryview], definitions: tuple[bytes, ...]) -> None:
+        self.payload = payload
+        """The pickle."""
+        self.buffers = buffers
+        """The large parts: contiguous, of format B, still the user's own memory."""
+        self.definitions = definitions
+        """The ids of the classes sent by value that the pickle names; `serialize.closure` gives their forms."""
 
 
 class Collector:

@@ -17,6 +17,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 import traceback
 from contextlib import suppress
 
@@ -35,9 +36,12 @@ _MARK = b"ROOST_PROC="
 
 # What every proc needs; the preload of a mesh comes on top.
 _MODULES = ("asyncio", "uvloop", "roost.serving")
-# What procs need that call others or own meshes. The first of a job are not kept waiting for it.
-_MODULES_LATER = ("roost.calls", "roost.driving", "roost.elsewhere", "roost.looking", "roost.spawning")
-_LATER_MS = 100
+# What procs need that call others, own meshes, or do what few do. The first of a job are not kept waiting for it.
+_MODULES_LATER = (
+    "roost.dead_letters", "roost.deadlocks", "roost.driving", "roost.elsewhere", "roost.hearing", "roost.hosts", "roost.looking",
+    "roost.reply_port", "roost.spawning", "roost.threads",
+)  # fmt: skip
+_LATER_S = 0.1
 
 
 class _ThreadsError(Exception):
@@ -110,12 +114,12 @@ def _import(preload: list[str], sys_path: list[str]) -> None:
         raise _ThreadsError(text)
 
 
-def _import_later() -> None:
-    """Import the rest, now that nobody waits. A proc that needs it before imports it itself, or says why it cannot."""
+def _import_later(names: list[str]) -> None:
+    """Import one of these, now that nobody waits. A proc that needs it before imports it itself, or says why it cannot."""
     with suppress(Exception):
-        for name in _MODULES_LATER:
-            importlib.import_module(name)
-    gc.freeze()
+        importlib.import_module(names.pop(0))
+    if not names:
+        gc.freeze()
 
 
 def _check(fds: list[int]) -> None:
@@ -210,12 +214,11 @@ class _Template:
         poll = select.poll()
         for fd in (self._sock.fileno(), self._wakeup, self._driver):
             poll.register(fd, select.POLLIN)
-        pause_ms: int | None = _LATER_MS
+        later, by = list(_MODULES_LATER), time.monotonic() + _LATER_S
         while True:
-            ready = {fd for fd, _ in poll.poll(pause_ms)}
+            ready = {fd for fd, _ in poll.poll(max(0.0, by - time.monotonic()) * 1e3 if later else None)}
             if not ready:
-                _import_later()
-                pause_ms = None
+                _import_later(later)
             if self._driver in ready:
                 self._end()
             if self._wakeup in ready:

@@ -11,11 +11,9 @@ from roost import serialize
 from roost._exceptions import add_note, traceback_text
 from roost._roost import INLINE_BYTES_MAX
 from roost.bound import Each, least_loaded
-from roost.echoes import may_echo
 from roost.errors import ActorDied, MessageTooLargeError, RemoteError
 from roost.reply import Broadcast, Reply
 from roost.stops import death_error, lost_error, stopped_error
-from roost.value_mesh import ValueMesh
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
@@ -79,6 +77,8 @@ class Calls:
 
     def begin(self, reply: GatheredReply[Any], mesh: ActorMesh) -> None:
         """Prepare the reply of a call to a mesh."""
+        from roost.value_mesh import ValueMesh
+
         shape = mesh._dense()
         reply.begin(len(shape), lambda values: ValueMesh._of(shape, tuple(values)), shape.point, mesh)
 
@@ -188,6 +188,8 @@ class Calls:
     # Answers that are not values -------------------------------------------------------------------------------------------
     def errored(self, sink: Sink, rank: int, payload: bytes) -> None:
         """An endpoint raised."""
+        from roost.echoes import may_echo
+
         note, dumped = pickle.loads(payload)
         error = serialize.load_exception(dumped, note)
         if may_echo(error):

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 from roost import process
 from roost.mesh import Mesh
 from roost.shape import SCALAR, Shape
-from roost.stops import stopped_error
-from roost.value_mesh import ValueMesh
 from roost.values import check_modules
 
 if TYPE_CHECKING:
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     from roost.point import Point
     from roost.reply import Reply
     from roost.requesting import Env
+    from roost.value_mesh import ValueMesh
 
     class _ProcOptions(TypedDict, total=False):
         """The keywords of `roost.spawning.spawn_procs` once more; a test compares the two."""
@@ -104,6 +103,8 @@ class HostMesh(Mesh):
     def _check_not_stopped(self) -> None:
         if not self._is_owned():
             return
+        from roost.stops import stopped_error
+
         record = self._record()
         if record.mesh_stopped is not None:
             raise stopped_error(self._name, record.mesh_stopped, advice="; attach the hosts anew")
@@ -124,6 +125,8 @@ class HostMesh(Mesh):
         Raises:
             RuntimeError: they have not all joined yet.
         """
+        from roost.value_mesh import ValueMesh
+
         names = [name for _, name in self._members()] if self._id else [os.uname().nodename]
         return ValueMesh(self._shape.sizes, names)
 

@@ -24,6 +24,7 @@ class Lent:
     """The hooks of a runtime: each is a method of one of its rooms."""
 
     def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         calls, sharing, ports = runtime.calls, runtime.sharing, runtime.ports
         self.dumps, self.loads = pickle.dumps, pickle.loads
         self.dumps_parts = sharing.dump
@@ -43,9 +44,16 @@ class Lent:
         self.say_news = runtime.news.say
         self.work = runtime.workers.start
         self.cancelled = _cancelled
-        self.suspect = runtime.deadlocks.suspect
-        self.undelivered = runtime.letters.bounced
         self.port_item, self.port_taken, self.port_closed = ports.came, ports.took, ports.ended
+
+    # Of rooms that are made at first use.
+    def suspect(self, *message: Any) -> None:
+        """A message has to wait for an endpoint that waits for it, as it seems."""
+        self._runtime.deadlocks.suspect(*message)
+
+    def undelivered(self, *letter: Any) -> None:
+        """A broadcast came for an actor that has ended, or never was."""
+        self._runtime.letters.bounced(*letter)
 
 
 def _loads_parts(payload: bytes, buffers: Sequence[Any]) -> Any:

@@ -11,8 +11,6 @@ from roost import serialize
 from roost._exceptions import one_line, tame, traceback_text
 from roost.context import handling
 from roost.errors import CallTimeoutError, RemoteError
-from roost.reply_port import ReplyPort
-from roost.threads import Threads
 
 if TYPE_CHECKING:
     from roost._roost import Cell, Message
@@ -22,6 +20,8 @@ if TYPE_CHECKING:
     from roost.failure import Failure
     from roost.hosted import HostedMesh
     from roost.point import Point
+    from roost.reply_port import ReplyPort
+    from roost.threads import Threads
 
 __all__ = ["Runner"]
 
@@ -161,6 +161,8 @@ class Runner:
 
     def _with_threads(self) -> Threads:
         if self._threads is None:
+            from roost.threads import Threads
+
             self._threads = Threads(self)
         return self._threads
 
@@ -180,6 +182,8 @@ class Runner:
             await values.aclose()
 
     async def _with_port(self, message: Message, endpoint: EndpointInfo) -> None:
+        from roost.reply_port import ReplyPort
+
         args, kwargs = message.open()
         port: ReplyPort[Any] = ReplyPort(message)
         try:

@@ -9,24 +9,22 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from weakref import WeakSet
 
 from roost import config as _config
 from roost import process, serialize
 from roost._roost import Node
+from roost.calls import Calls
 from roost.context import handling
-from roost.dead_letters import DeadLetters, Job
-from roost.deadlocks import Deadlocks
-from roost.echoes import Echoes
-from roost.hearing import Hearing
-from roost.hosts import Hosts
+from roost.hosting import Hosting
 from roost.lane import Lent
 from roost.membership import Members
 from roost.news import News
 from roost.ports import Ports, Streams
 from roost.queues import Queues
 from roost.sharing import Sharing
+from roost.workers import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -34,21 +32,62 @@ if TYPE_CHECKING:
 
     from roost._roost import Control, Letters
     from roost.collectives.groups import Groups
+    from roost.dead_letters import DeadLetters, Job
+    from roost.deadlocks import Deadlocks
+    from roost.echoes import Echoes
+    from roost.elsewhere import Elsewhere
     from roost.events import EventStream
     from roost.failure import Event, Failure
+    from roost.hearing import Hearing
+    from roost.hosts import Hosts
+    from roost.looking import Looking
     from roost.mesh import Mesh
     from roost.owning import OwnedMesh
     from roost.rdma.transfers import Transfers
     from roost.runner import Runner
 
-__all__ = ["Job", "Runtime"]
+__all__ = ["Runtime"]
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 # Meshes that have ended and can still be asked for their states, or stopped once more.
 _RETIRED_MAX = 1000
 
 _logger = logging.getLogger("roost")
+
+# Who handles Roost's own messages: a room of the runtime, and a method of it.
+_SYSTEM_HANDLERS = {
+    ".spawn": ("hosting", "spawn"), ".stop": ("hosting", "stop"), ".restart": ("hosting", "restart"),
+    ".probe": ("hosting", "probe"), ".unhealthy": ("hosting", "unhealthy"), ".early": ("hosting", "early"),
+    ".deadlock": ("deadlocks", "heard"), ".state": ("news", "hear"), ".letter": ("letters", "came_back"),
+    ".streamed": ("streams", "took"), ".released": ("sharing", "given_back"),
+    ".forgotten": ("sharing", "forget"), ".defines": ("sharing", "learn"),
+}  # fmt: skip
+
+
+class _Late(Generic[R]):
+    """A room of the runtime that few processes need: imported and made at first use, once, whatever thread that is on.
+
+    The first procs of a job wait for every module that their template imports.
+    """
+
+    _making = threading.RLock()
+
+    def __init__(self, make: Callable[[Runtime], R]) -> None:
+        self._make = make
+        self.__doc__ = make.__doc__
+
+    def __set_name__(self, _owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, runtime: Runtime, _owner: type) -> R:
+        rooms = vars(runtime)
+        with self._making:
+            if self._name not in rooms:
+                rooms[self._name] = self._make(runtime)
+            room: R = rooms[self._name]
+            return room
 
 
 class Runtime:
@@ -72,12 +111,6 @@ class Runtime:
         loop: asyncio.AbstractEventLoop,
         host: tuple[int, str],
     ) -> None:
-        from roost.calls import Calls
-        from roost.elsewhere import Elsewhere
-        from roost.hosting import Hosting
-        from roost.looking import Looking
-        from roost.workers import Workers
-
         # The ids of what this process defines begin with it.
         serialize.set_home(serialize.home(proc, incarnation))
         self.job_id = job
@@ -97,22 +130,14 @@ class Runtime:
             job, proc, incarnation, (sys.version_info.major, sys.version_info.minor), self.config.as_builtins()
         )
         # The rooms of the house.
-        self.job = Job(self)
         self.calls = Calls(self)
-        self.echoes = Echoes(self)
-        self.elsewhere = Elsewhere(self)
-        self.hosts = Hosts(self)
         self.members = Members(self)
-        self.hearing = Hearing(self)
-        self.letters = DeadLetters(self)
         self.ports = Ports(self)
         self.streams = Streams(self)
         self.sharing = Sharing(self)
         self.hosting = Hosting(self)
         self.news = News(self)
-        self.deadlocks = Deadlocks(self)
         self.queues = Queues(self)
-        self.looking = Looking(self)
         self.workers = Workers(self)
         self.owned: dict[int, OwnedMesh] = {}
         self._retired: deque[int] = deque()
@@ -120,13 +145,6 @@ class Runtime:
         # Constructors' messages that the host is to keep, until the end of this turn of the loop.
         self.unrecorded: list[tuple[int, int, bytes, bytes]] = []
         self._kept: set[asyncio.Task[Any]] = set()
-        self._system_handlers: dict[str, Callable[[int, int, list[tuple[int, int]], bytes], None]] = {
-            ".spawn": self.hosting.spawn, ".stop": self.hosting.stop, ".restart": self.hosting.restart,
-            ".deadlock": self.deadlocks.heard, ".probe": self.hosting.probe, ".unhealthy": self.hosting.unhealthy,
-            ".early": self.hosting.early, ".state": self.news.hear, ".letter": self.letters.came_back,
-            ".streamed": self.streams.took, ".released": self.sharing.given_back,
-            ".forgotten": self.sharing.forget, ".defines": self.sharing.learn,
-        }  # fmt: skip
         # The last hook before the root, of `roost.run`.
         self.root_supervise: Callable[[Failure], Any] | None = None
         # Set when this process, or the thread that drives the loop of a plain script, is to end.
@@ -139,6 +157,62 @@ class Runtime:
         # Keeps the generator that ends the job with the loop, or the thread that drives it.
         self.guard: Any = None
         self.background: threading.Thread | None = None
+
+    @_Late
+    def job(self) -> Job:
+        """The job as `context().job` shows it."""
+        from roost.dead_letters import Job
+
+        return Job(self)
+
+    @_Late
+    def letters(self) -> DeadLetters:
+        """The broadcasts that reached nobody."""
+        from roost.dead_letters import DeadLetters
+
+        return DeadLetters(self)
+
+    @_Late
+    def echoes(self) -> Echoes:
+        """Errors that wait for the death that may explain them."""
+        from roost.echoes import Echoes
+
+        return Echoes(self)
+
+    @_Late
+    def elsewhere(self) -> Elsewhere:
+        """The way from other threads to the loop."""
+        from roost.elsewhere import Elsewhere
+
+        return Elsewhere(self)
+
+    @_Late
+    def hosts(self) -> Hosts:
+        """What this process knows of hosts other than its own."""
+        from roost.hosts import Hosts
+
+        return Hosts(self)
+
+    @_Late
+    def hearing(self) -> Hearing:
+        """The failures that this process must hear of."""
+        from roost.hearing import Hearing
+
+        return Hearing(self)
+
+    @_Late
+    def deadlocks(self) -> Deadlocks:
+        """This process's part in finding calls that wait for themselves."""
+        from roost.deadlocks import Deadlocks
+
+        return Deadlocks(self)
+
+    @_Late
+    def looking(self) -> Looking:
+        """What this process asks of others about the actors that it owns."""
+        from roost.looking import Looking
+
+        return Looking(self)
 
     @property
     def is_driver(self) -> bool:
@@ -279,15 +353,16 @@ class Runtime:
 
     def system_handler(self, name: str) -> Callable[[int, int, list[tuple[int, int]], bytes], None]:
         """What handles a message of Roost's own in this process."""
-        return self._system_handlers[name]
+        room, method = _SYSTEM_HANDLERS[name]
+        handler: Callable[[int, int, list[tuple[int, int]], bytes], None] = getattr(getattr(self, room), method)
+        return handler
 
     def system(self, name: str, mesh: int, sender: int, ranks: list[tuple[int, int]], payload: bytes) -> None:
         """A message for Roost itself came."""
-        handler = self._system_handlers.get(name)
-        if handler is None:
-            _logger.warning("proc %x sent %r, which this version of roost does not know", sender, name)
+        if name in _SYSTEM_HANDLERS:
+            self.system_handler(name)(mesh, sender, ranks, payload)
         else:
-            handler(mesh, sender, ranks, payload)
+            _logger.warning("proc %x sent %r, which this version of roost does not know", sender, name)
 
     def connect(self, proc: int) -> None:
         """Ask for a connection."""
