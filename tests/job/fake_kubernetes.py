@@ -68,6 +68,8 @@ class FakeKubernetes:
     def forget(self):
         """Know nothing any more of what has happened so far: watches from then on are refused, and those that are open cut."""
         with self.changed:
+            # Something else has happened besides: who had heard of all changes so far would not notice.
+            self.version += 1
             self.kept = self.version
         self.cut()
 

@@ -10,7 +10,6 @@ import sys
 from contextlib import contextmanager
 
 import pytest
-from fake_kubernetes import serving
 from loops import next_of, on_a_loop, until
 from working import Worker
 
@@ -21,16 +20,6 @@ from roost.keys import make_key
 pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(60)]
 
 READY = [{"type": "Ready", "status": "True"}, {"type": "PodScheduled", "status": "True"}]
-
-
-@pytest.fixture
-def kube(tmp_path):
-    with serving(tmp_path) as kube:
-        kube.jobs = []
-        yield kube
-        # Of a job that was not ended, somebody watches.
-        for job in kube.jobs:
-            job._cluster.close()
 
 
 @pytest.fixture

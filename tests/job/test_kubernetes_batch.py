@@ -4,7 +4,6 @@ import asyncio
 import sys
 
 import pytest
-from fake_kubernetes import serving
 from loops import on_a_loop
 from test_kubernetes import agent, container, free_port, made, put_pod, used
 from working import Worker
@@ -13,15 +12,6 @@ from roost.errors import HostLostError, JobError
 from roost.job import KubernetesJob
 
 pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(60)]
-
-
-@pytest.fixture
-def kube(tmp_path):
-    with serving(tmp_path) as kube:
-        kube.jobs = []
-        yield kube
-        for job in kube.jobs:
-            job._cluster.close()
 
 
 @pytest.fixture
