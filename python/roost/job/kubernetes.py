@@ -32,7 +32,7 @@ from roost.job.kubernetes_pods import agent_end
 from roost.job.kubernetes_settings import check_settings
 from roost.job.logs import LogLines
 from roost.job.record import Part, Record, default_folder, read_record
-from roost.job.spec import check_job_name
+from roost.job.spec import check_job_name, lists_of_texts
 from roost.keys import read_key
 
 if TYPE_CHECKING:
@@ -138,17 +138,14 @@ class KubernetesJob(Job):
         idle_s: float = 300.0,
         warn_s: float = 300.0,
     ) -> None:
-        for key, value in (("prologue", prologue), ("allow", allow), ("driver", driver)):
-            if isinstance(value, str):
-                raise TypeError(f"KubernetesJob {key}={value!r}: give a list of texts")
         super().__init__(
             meshes, name=name, folder=folder, sync=sync, warn_s=warn_s, image=image, namespace=namespace, kubeconfig=kubeconfig,
             context=context, gpu_resource=gpu_resource, resources=dict(resources or {}), ipc_lock=ipc_lock, shm_mib=shm_mib,
             queue=queue, service_account=service_account, labels=dict(labels or {}), annotations=dict(annotations or {}),
-            env=dict(env or {}), python=python, prologue=list(prologue), cwd=cwd, port=port, allow=list(allow),
-            port_forward=port_forward, pod=dict(pod or {}), select=dict(select or {}),
-            key_file=None if key_file is None else os.path.abspath(os.fspath(key_file)), driver=list(driver),
+            env=dict(env or {}), python=python, cwd=cwd, port=port, port_forward=port_forward, pod=dict(pod or {}),
+            select=dict(select or {}), key_file=None if key_file is None else os.path.abspath(os.fspath(key_file)),
             driver_account=driver_account, driver_pod=dict(driver_pod or {}), idle_s=idle_s,
+            **lists_of_texts("KubernetesJob", prologue=prologue, allow=allow, driver=driver),
         )  # fmt: skip
         check_settings(self.name, self.meshes, self._settings)
         self._cluster = Cluster(kubeconfig, context, self._settings["select"], "Job" if driver else "StatefulSet")

@@ -13,7 +13,7 @@ from roost.job.job import Job
 from roost.job.knowing import Look
 from roost.job.record import Part, Record, announced, default_folder
 from roost.job.slurm_script import script
-from roost.job.spec import check_job_name
+from roost.job.spec import check_job_name, lists_of_texts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -84,14 +84,10 @@ class SlurmJob(Job):
         driver: Sequence[str] = (),
         warn_s: float = 300.0,
     ) -> None:
-        for key, value in (("args", args), ("srun_args", srun_args), ("prologue", prologue), ("driver", driver)):
-            if isinstance(value, str):
-                raise TypeError(f"SlurmJob {key}={value!r}: give a list of texts")
         super().__init__(
             meshes, name=name, folder=folder, sync=sync, warn_s=warn_s, partition=partition, account=account, qos=qos, time=time,
-            exclusive=exclusive, args=list(args), srun_args=list(srun_args), python=python or sys.executable,
-            prologue=list(prologue), env=dict(env or {}), cwd=cwd or os.getcwd(), listen=listen, requeue=requeue,
-            driver=list(driver),
+            exclusive=exclusive, python=python or sys.executable, env=dict(env or {}), cwd=cwd or os.getcwd(), listen=listen,
+            requeue=requeue, **lists_of_texts("SlurmJob", args=args, srun_args=srun_args, prologue=prologue, driver=driver),
         )  # fmt: skip
         if not _FOLDER.fullmatch(self.folder):
             raise ValueError(

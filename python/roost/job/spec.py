@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roost.values import Frozen, check_integer
 
-__all__ = ["MeshSpec", "check_job_name", "specs_from"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["MeshSpec", "check_job_name", "lists_of_texts", "specs_from"]
 
 _MESH_NAME = re.compile(r"[a-z]([a-z0-9_]{0,38}[a-z0-9])?")
 _JOB_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
@@ -97,3 +100,19 @@ def check_job_name(name: object) -> str:
             f"name={name!r} is no name for a job: give 1 to 63 letters, digits, '.', '_' and '-', neither first nor last a sign"
         )
     return name
+
+
+def lists_of_texts(kind: str, **given: Sequence[str]) -> dict[str, Any]:
+    """Settings of a job that are lists of texts, as they are kept.
+
+    Args:
+        kind: the job's class.
+        **given: the settings.
+
+    Raises:
+        TypeError: one is a text, which is a sequence of texts, too, and never meant as such.
+    """
+    for name, value in given.items():
+        if isinstance(value, str):
+            raise TypeError(f"{kind} {name}={value!r}: give a list of texts")
+    return {name: list(value) for name, value in given.items()}

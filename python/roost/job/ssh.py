@@ -17,6 +17,7 @@ from roost.job.agent import agent_command
 from roost.job.logs import last_lines
 from roost.job.processes import ProcessesJob
 from roost.job.record import tell_of
+from roost.job.spec import lists_of_texts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -99,12 +100,9 @@ class SshJob(ProcessesJob):
         listen: str = "0.0.0.0:0",
         ssh_args: Sequence[str] = (),
     ) -> None:
-        for key, value in (("hosts", hosts), ("prologue", prologue), ("ssh_args", ssh_args)):
-            if isinstance(value, str):
-                raise TypeError(f"SshJob {key}={value!r}: give a list of texts")
         super().__init__(
-            meshes, name=name, folder=folder, sync=sync, hosts=list(hosts), python=python or sys.executable, prologue=list(prologue),
-            env=dict(env or {}), cwd=cwd, listen=listen, ssh_args=list(ssh_args),
+            meshes, name=name, folder=folder, sync=sync, python=python or sys.executable, env=dict(env or {}), cwd=cwd, listen=listen,
+            **lists_of_texts("SshJob", hosts=hosts, prologue=prologue, ssh_args=ssh_args),
         )  # fmt: skip
         for host in hosts:
             if not _HOST.fullmatch(host):
