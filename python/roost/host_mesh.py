@@ -118,6 +118,10 @@ class HostMesh(Mesh):
         """Whether this process has attached them."""
         return bool(self._id) and self._hosts is None
 
+    def _is_here(self) -> bool:
+        """Whether it is this process's own host, and procs there have its surroundings."""
+        return not self._id or (self._is_owned() and self._record().is_here)
+
     @property
     def names(self) -> ValueMesh[str]:
         """What the hosts call themselves.

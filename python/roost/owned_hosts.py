@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from roost.owning import ENDED, OwnedMesh
 from roost.shape import Shape
@@ -33,6 +33,9 @@ class OwnedHosts(OwnedMesh):
     """Hosts that this process has attached."""
 
     __slots__ = ("_left", "_waiting", "attaching", "explain", "joined", "numbers", "procs", "refused", "shutting")
+
+    is_here: ClassVar[bool] = False
+    """Whether they are this process's own host, and have its surroundings."""
 
     attaching: Attaching
 
@@ -154,7 +157,7 @@ class OwnedHosts(OwnedMesh):
         self.runtime.keep(self._stop(ranks, reason))
 
     async def _stop(self, ranks: list[int], reason: str) -> None:
-        self.attaching.give_up(reason)
+        self._give_up(reason)
         stops = [
             procs.stop(part, reason)
             for procs in reversed(self.procs)
@@ -177,6 +180,10 @@ class OwnedHosts(OwnedMesh):
                 if self.state(rank) not in ENDED:
                     _logger.warning("%s does not say that it let go of this job", self.rank_name(rank))
                     self.left(rank, f"{reason}; not confirmed, its agent does not answer")
+
+    def _give_up(self, reason: str) -> None:
+        """Look for no more of them."""
+        self.attaching.give_up(reason)
 
     def restart_ranks(self, ranks: list[int], reason: str) -> NoReturn:  # noqa: ARG002 - as of all meshes
         """Not for hosts: their agents are not this program's.

@@ -66,7 +66,7 @@ def spawn_procs(
     check_flag("spawn_procs", "logs", logs, "whether what they print is logged")
     request = Request(
         runtime, name or "procs", whole, len(inside), env, tuple(preload), bind, start, gpus_per_proc, setup,
-        is_here=not hosts._id,
+        is_here=hosts._is_here(),
     )  # fmt: skip
     mesh = new_id()
     procs = tuple(new_id() for _ in range(len(whole)))

@@ -3,6 +3,7 @@
 from roost.errors import JobError
 from roost.job.job import Job
 from roost.job.kubernetes import KubernetesJob
+from roost.job.local import LocalJob
 from roost.job.logs import LogLines
 from roost.job.opening import JobState
 from roost.job.processes import ProcessJob
@@ -20,6 +21,7 @@ __all__ = [
     "JobState",
     "JobStatus",
     "KubernetesJob",
+    "LocalJob",
     "LogLines",
     "MeshSpec",
     "ProcessJob",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from roost.errors import CallTimeoutError, JobError, RoostError
 from roost.job.knowing import hosts_of, is_ready, last_words
 from roost.job.logs import FileLog, LogLines
-from roost.job.opening import JobState, open_state
+from roost.job.opening import JobState, attached, open_state
 from roost.job.record import Part, default_folder, exclusively, new_record, read_record
 from roost.job.spec import MeshSpec, check_job_name, specs_from
 from roost.job.status import JobStatus, changes
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from typing import Self
 
+    from roost.host_mesh import HostMesh
     from roost.job.knowing import Agent, Look
     from roost.job.record import Record
     from roost.job.status import HostStatus, JobEvent
@@ -238,6 +239,10 @@ class Job(ABC):
     @abstractmethod
     def _shorten(self, record: Record, part: Part, hosts: int) -> Part:
         """Leave a part only its first hosts; with 0 it ends."""
+
+    def _attach(self, name: str, hosts: list[HostStatus], key_file: str) -> HostMesh:
+        """These hosts of a mesh, for this program."""
+        return attached(name, hosts, key_file)
 
     # At work -------------------------------------------------------------------------------------------------------------
     def _spec(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from roost.job.status import HostStatus, JobStatus
     from roost.reply import Reply
 
-__all__ = ["JobState", "open_state"]
+__all__ = ["JobState", "attached", "open_state"]
 
 # How long hosts that listen have to let this program in. One that was killed may be their driver still, for its lease.
 _ATTACH_S = 60.0
@@ -133,10 +133,7 @@ class JobState(Mapping[str, HostMesh]):
                 hosts = [one for one in status.up(name) if (one.address, one.agent) not in self._known]
                 if not hosts:
                     continue
-                addresses = [one.address for one in hosts]
-                mesh = meshes[name] = attach_named(
-                    name, addresses, key_file=self._key_file, timeout=_ATTACH_S, wait_for=len(hosts)
-                )
+                mesh = meshes[name] = self.job._attach(name, hosts, self._key_file)
                 mesh._record().explain = partial(_explanation, self.job, hosts)
                 runtime.keep(_note_losses(self.job, mesh.events(), hosts))
             await asyncio.gather(*(mesh.ready() for mesh in meshes.values()))
@@ -148,6 +145,12 @@ class JobState(Mapping[str, HostMesh]):
         self._known.update((one.address, one.agent) for one in status.up())
         self._attached += meshes.values()
         return meshes
+
+
+def attached(name: str, hosts: list[HostStatus], key_file: str) -> HostMesh:
+    """A mesh of hosts whose agents listen; it has yet to be waited for."""
+    addresses = [one.address for one in hosts]
+    return attach_named(name, addresses, key_file=key_file, timeout=_ATTACH_S, wait_for=len(hosts))
 
 
 async def open_state(job: Job, status: JobStatus, key_file: str) -> JobState:
