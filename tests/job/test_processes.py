@@ -44,7 +44,8 @@ async def test_hosts_by_name_that_outlive_who_asked_for_them(tmp_path):
             await ProcessJob({"trainers": 2, "readers": 1}, name="j", folder=tmp_path, env={"A": "b"}).apply()
     finally:
         ended = await job.kill()
-    assert (ended.state, ended.failed) == ("ended", False)
+    assert (ended.state, ended.failed, ended.reason) == ("ended", False, "killed: its agents have ended")
+    assert len(ended.ids) == 3, "a process each"
     assert await job.kill() == ended
     assert [event.kind async for event in job.events()] == ["ended"]
     with pytest.raises(JobError, match=r"(?s)ended.*apply\(\) asks for it anew.*the last lines of .*trainers"):

@@ -130,7 +130,7 @@ async def test_hosts_that_are_given_and_one_whose_connection_ends(server):
                 workers = await procs.spawn("workers", Worker)
                 assert list(await workers.add.call(1)) == [11, 11]
                 assert len(agents_of(server)) == 2
-                clients = [int(one.split("@")[0]) for one in (await job.status()).ids[0].split(",")]
+                clients = list(map(int, (await job.status()).ids))
                 os.kill(clients[1], signal.SIGKILL)
                 lost = await next_of(events, "host_lost")
                 assert (lost.mesh, lost.rank, lost.host) == ("trainers", 1, "n2")

@@ -240,6 +240,10 @@ class Job(ABC):
     def _shorten(self, record: Record, part: Part, hosts: int) -> Part:
         """Leave a part only its first hosts; with 0 it ends."""
 
+    def _ids(self, record: Record) -> tuple[str, ...]:
+        """What it is called where it runs."""
+        return tuple(dict.fromkeys(part.id for part in record.parts))
+
     def _attach(self, name: str, hosts: list[HostStatus], key_file: str) -> HostMesh:
         """These hosts of a mesh, for this program."""
         return attached(name, hosts, key_file)
@@ -317,14 +321,14 @@ class Job(ABC):
         """
         if record.ended is not None or not record.parts:
             ended = record.ended or {"reason": "who applied it ended before it was taken", "failed": True}
-            return JobStatus(name=record.name, state="ended", ids=_ids(record), **ended)
+            return JobStatus(name=record.name, state="ended", ids=self._ids(record), **ended)
         look = await self._asked(record, at_most_s)
         if look.state == "ended":
             self._over(record, look.reason, failed=look.failed)
             return await self._status_of(record)
         hosts = hosts_of(record, look, self._losses, list(self.meshes))
         return JobStatus(
-            name=record.name, state=look.state, reason=look.reason, ids=_ids(record), time_left_s=look.time_left_s,
+            name=record.name, state=look.state, reason=look.reason, ids=self._ids(record), time_left_s=look.time_left_s,
             restarts=max(look.restarts.values(), default=0), preempted=look.preempted, hosts=tuple(hosts),
         )  # fmt: skip
 
@@ -458,7 +462,3 @@ class Job(ABC):
                 return record.log_file(part, rank - part.first)
         has = ", ".join(f"{name} (0 to {spec.hosts - 1})" for name, spec in self.meshes.items())
         raise LookupError(f"the job has no host {mesh}[{rank}]: it has {has}, and driver")
-
-
-def _ids(record: Record) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(part.id for part in record.parts))

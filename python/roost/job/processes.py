@@ -46,6 +46,9 @@ class ProcessesJob(Job):
         """Why a host's process has ended, from how it did."""
         return how
 
+    def _ids(self, record: Record) -> tuple[str, ...]:
+        return tuple(one.partition("@")[0] for part in record.parts for one in part.id.split(","))
+
     def _submit(self, record: Record, wanted: list[Part]) -> list[Part]:
         return [
             part._replace(id=",".join(self._started(record, part, at) for at in range(part.hosts))) for part in wanted
@@ -79,6 +82,8 @@ class ProcessesJob(Job):
 
     def _end(self, record: Record) -> None:
         self._end_all(record, [(part, place) for part in record.parts for place in range(part.hosts)])
+        # How each ended is no news when it was told to.
+        self._over(record, "its agents have ended", failed=False)
 
     def _shorten(self, record: Record, part: Part, hosts: int) -> Part:
         self._end_all(record, [(part, place) for place in range(hosts, part.hosts)])
