@@ -55,7 +55,7 @@ class Kubernetes(MiniCluster):
         """Starts the daemons and the nodes; returns when all are ready."""
         (self.dir / "hosts").write_text("127.0.0.1 localhost\n")
         self.start_control_plane()
-        self.boot(*(f"m{number}" for number in range(1, count + 1)))
+        self.boot_all([f"m{number}" for number in range(1, count + 1)])
         # Pods are refused until there is an account that they may run as.
         path = "/api/v1/namespaces/default/serviceaccounts/default"
         self.wait_for("there is a service account", lambda: (self.asked(path) or {}).get("secrets"), 60)
@@ -125,8 +125,12 @@ class Kubernetes(MiniCluster):
         conditions = {one["type"]: one["status"] for one in found["status"].get("conditions", [])}
         return conditions.get("Ready") == "True" and not found["spec"].get("taints")
 
-    def boot(self, *nodes: str) -> None:
-        """Starts nodes; returns when they are ready."""
+    def boot(self, node: str) -> None:
+        """Starts a node; returns when it is ready."""
+        self.boot_all([node])
+
+    def boot_all(self, nodes: list[str]) -> None:
+        """Starts nodes, all at once."""
         for node in nodes:
             self.spawn(
                 f"node-{node}", sys.executable, str(HERE / "mini_kubelet.py"), str(self.dir), node, self.bridge, self.subnet,
