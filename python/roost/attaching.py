@@ -98,10 +98,12 @@ def attach_named(
         "lease_s": None if lease_s is None else float(lease_s),
     }
     config = {name: value for name, value in given.items() if value is not None}
-    runtime = process.current()
-    if not runtime.is_driver:
+    running = process.running()
+    if running is not None and not running.is_driver:
         raise RuntimeError("attach() works in the driver: attach the hosts there, and hand the mesh out")
     source = _listed(addresses, wait_for) if listen is None else _calling(addresses, listen, wait_for, key)
+    # Only now: a plain script has a thread of ours from here on.
+    runtime = process.current()
     if insecure_plaintext:
         _warn_of_plaintext()
     mesh = new_id()

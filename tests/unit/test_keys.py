@@ -5,6 +5,7 @@ import os
 import pytest
 
 import roost
+from roost import process
 from roost.cli import main
 from roost.keys import make_key, read_key
 
@@ -122,3 +123,4 @@ def test_an_agent_refuses_at_once_what_makes_no_sense(arguments, status, why, tm
 def test_what_attach_refuses_before_it_does_anything(options, error, why):
     with pytest.raises(error, match=why):
         roost.attach(["127.0.0.1:1"], **options)
+    assert process.running() is None
