@@ -94,7 +94,8 @@ class ThreadLink:
         return self.members.ask(self.replica, ask)
 
     def vote(self, vote, *, idles):
-        return self.members.vote(self.replica, vote, idles)
+        self.members.voted(self.replica, vote, idles)
+        return lambda: self.members.decided(self.replica, vote)
 
     def know(self, *, has_state, last):
         pass
@@ -150,9 +151,12 @@ class Members:
                 quorum = Healed(quorum)
             return Grant(quorum, "")
 
-    def vote(self, replica, vote, idles):
+    def voted(self, replica, vote, idles):
         with self.changed:
             self.apply(self.machine.voted(replica, 0, 0, vote, idles))
+
+    def decided(self, replica, vote):
+        with self.changed:
             self.changed.wait_for(lambda: self.machine.decision(vote.quorum_id, vote.step) is not None, 10)
             granted = self.granted.pop(replica, None)
             return Verdict(

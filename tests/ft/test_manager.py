@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 local_sgd = pytest.importorskip("torchft.local_sgd")
 
 from roost.ft.loops import loop_for  # noqa: E402
-from roost.ft.sync import DiLoCo, EveryStep  # noqa: E402
+from roost.ft.sync import DiLoCo, EveryStep, LocalSGD  # noqa: E402
 
 # What torchft's classes call, found with a recorder and by reading; the manager has to have it, and nothing else is called.
 SURFACE = {
@@ -163,6 +163,39 @@ def test_the_average_is_over_those_that_take_part():
         assert [one.tolist() for one in tensors] == [[1.5, 1.5]] * 3
 
 
+def test_small_sums_travel_together_and_each_has_its_own():
+    """As LocalSGD and DiLoCo have them; of other kinds, and large ones, each by itself."""
+    from roost.ft.joined import SMALL_BYTES
+
+    made = [
+        lambda rank: torch.full((3,), float(rank)), lambda rank: torch.full((2, 2), 10.0 + rank).t(),
+        lambda rank: torch.full((SMALL_BYTES,), float(rank)), lambda rank: torch.tensor(20.0 + rank),
+        lambda rank: torch.full((5,), 30.0 + 2 * rank, dtype=torch.float64), lambda rank: torch.full((1,), 40.0 + rank),
+    ]  # fmt: skip
+    with Members(2) as members:
+        tensors = [[make(rank) for make in made] for rank in range(2)]
+
+        def member(rank):
+            manager = members.managers[rank]
+            manager.joins_small = True
+            for fails in (False, True):
+                manager.start_quorum()
+                works = [manager.allreduce(one) for one in tensors[rank]]
+                if fails and rank == 1:
+                    members.groups[1].fails_at = members.groups[1].calls + 1
+                for work in works:
+                    work.wait()
+                assert manager.should_commit() != fails
+                if not fails:
+                    # The first two and the scalar; the large one; the one of another kind; the last one after it.
+                    assert members.groups[rank].calls == 4
+                    found[rank] = [one.unique().tolist() for one in tensors[rank]]
+
+        found = {}
+        members.run(member)
+    assert found == {rank: [[0.5], [10.5], [0.5], [20.5], [31.0], [40.5]] for rank in range(2)}
+
+
 def test_one_members_error_is_everybodys_no_and_the_next_step_has_a_new_group():
     with Members(2) as members:
 
@@ -214,6 +247,54 @@ def test_a_step_that_does_not_count_leaves_model_and_optimizer_as_they_were(at):
             assert manager.current_step() == 2
 
         members.run(member)
+
+
+# Of each layer, whose steps are in it after two syncs of two steps, the second of which failed.
+LEFT = {
+    "LocalSGD": (LocalSGD(2), ["own", "own"]),
+    "DiLoCo": (DiLoCo(2), ["synced", "synced"]),
+    "streaming DiLoCo": (DiLoCo(4, fragments=("0", "1")), ["own", "synced"]),
+}
+
+
+@pytest.mark.parametrize("kind", LEFT)
+def test_what_a_sync_that_fails_loses(kind):
+    sync, left = LEFT[kind]
+    with Members(2) as members:
+
+        def member(rank):
+            manager = members.managers[rank]
+            model = net()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            own = []
+            # Before the hook that syncs.
+            optimizer.register_step_post_hook(lambda *_: own.append(layers(model)))
+            loop = loop_for(sync, manager, model, optimizer)
+
+            def inner():
+                learn(model, optimizer)
+
+            synced = layers(model)
+            for _ in range(2):
+                loop.step(inner)
+            assert manager.current_step() == 1
+            if kind != "streaming DiLoCo":
+                synced = layers(model)
+            if rank == 0:
+                members.groups[0].fails_at = members.groups[0].calls + 1
+            for _ in range(2):
+                loop.step(inner)
+            assert manager.current_step() == 1
+            found = layers(model)
+            for number, whose in enumerate(left):
+                wanted = own[-1][number] if whose == "own" else synced[number]
+                assert torch.equal(found[number], wanted), (number, whose)
+
+        members.run(member)
+
+
+def layers(model):
+    return [torch.nn.utils.parameters_to_vector(part.parameters()).detach().clone() for part in model]
 
 
 @pytest.mark.parametrize("each", [False, True], ids=["one backward", "a backward for each item"])

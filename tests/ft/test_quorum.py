@@ -128,6 +128,25 @@ def test_a_death_after_its_vote_leaves_the_decision_standing():
     assert quorums.voted(0, 0, 0, Decision(quorum.id, 0, is_yes=True)) == [Decided(Decision(quorum.id, 0, is_yes=True))]
 
 
+def test_a_death_that_is_heard_late_is_that_of_the_life_that_had_it():
+    """Of a replica of two procs both die, and one is heard of when the other has asked in its next life."""
+    quorums = machine(2, procs=2)
+    for replica in range(2):
+        for proc in range(2):
+            quorums.asked(replica, 0, proc, Ask(0, has_state=False, digest="same"))
+    quorums.died(1, "died", 0)
+    quorums.asked(1, 1, 0, Ask(0, has_state=False))
+    quorums.died(1, "died", 0)
+    assert quorums.live == (0, 1)
+    for proc in range(2):
+        quorums.asked(0, 0, proc, Ask(0, has_state=False, digest="same"))
+    *_, formed = quorums.asked(1, 1, 1, Ask(0, has_state=False))
+    assert (formed.quorum.members, formed.quorum.lives) == ((0, 1), (0, 1))
+    # In its own life it is a death.
+    quorums.died(1, "died", 1)
+    assert quorums.live == (0,)
+
+
 def test_one_no_is_enough_is_final_and_makes_a_new_group():
     quorums = machine(2)
     quorum = ask_all(quorums, [0, 1], 0)[-1].quorum

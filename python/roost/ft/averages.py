@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from roost.errors import CollectiveError
+from roost.ft.joined import SMALL_BYTES, Joined
 from roost.ft.works import averaging, finished
 
 if TYPE_CHECKING:
@@ -59,6 +60,9 @@ class Averages:
         # Of this quorum and step, until its vote.
         self._error: Exception | None = None
         self._open: list[Any] = []
+        self.joins_small = False
+        """Whether small tensors are summed together: not those whose sums are to be on their way at once."""
+        self._joined: Joined | None = None
         self.decided: Callable[[bool], None] = lambda _: None
         """Told of each decision, before whoever asked for it goes on."""
         self.joined: Callable[[Quorum], None] = lambda _: None
@@ -122,16 +126,32 @@ class Averages:
             return finished(tensor)
         if not self.is_participating():
             tensor.zero_()
-        try:
-            pending = self._group.allreduce(tensor)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the vote tells of it
-            self.report_error(error)
-            return finished(tensor)
         is_sum = reduce_op is not None and "SUM" in str(reduce_op)
         scale = 1 if is_sum else self.num_participants()
-        work = averaging(tensor, lambda summed: self._finish(pending, summed, scale))
+        arrive = self._summing(tensor)
+        if arrive is None:
+            return finished(tensor)
+        work = averaging(tensor, arrive, lambda summed: self._scale(summed, scale))
         self._open.append(work)
         return work
+
+    def _summing(self, tensor: Any) -> Callable[[], object] | None:
+        """Begin to sum a tensor over the members, or have that done with others; what waits for it, if that went well."""
+        if not self.joins_small or tensor.numel() * tensor.element_size() > SMALL_BYTES:
+            pending = self._begin_sum(tensor)
+            return None if pending is None else lambda: self._await(pending)
+        joined = self._joined
+        if joined is None or not joined.takes(tensor):
+            joined = self._joined = Joined(self._begin_sum, self._await)
+        joined.add(tensor)
+        return joined.arrive
+
+    def _begin_sum(self, tensor: Any) -> Pending | None:
+        try:
+            return self._group.allreduce(tensor)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the vote tells of it
+            self.report_error(error)
+            return None
 
     def report_error(self, error: Exception) -> None:
         """Have the step not count. The first error is the cause, and frees the others from the group."""
@@ -197,14 +217,22 @@ class Averages:
         for key, (load_state_dict, _) in self._states.items():
             load_state_dict(state["user"][key])
 
+    def end_collectives(self) -> None:
+        """Say that there are no more in this step."""
+
+    def _arrive(self) -> None:
+        """Wait for all sums."""
+        for work in self._open:
+            work.arrive()
+
     def _wait_for_all(self) -> None:
         """Wait for what nobody has waited for."""
         for work in self._open:
             work.wait()
-        self._open = []
+        self._open, self._joined = [], None
 
-    def _finish(self, pending: Pending, tensor: Any, scale: int) -> None:
-        """Wait for a sum and make it an average."""
+    def _await(self, pending: Pending) -> bool:
+        """Wait for a sum; whether it is there."""
         quorum = self._quorum
         assert quorum is not None
         # An error has aborted the group: this ends at once.
@@ -214,10 +242,13 @@ class Averages:
             pending.wait(limit_s)
         except CollectiveError as error:
             self.report_error(error)
-        else:
-            if scale > 1:
-                tensor.div_(scale)
         self._watched.mark("training", self._timeouts.step_s)
+        return self._error is None
+
+    def _scale(self, tensor: Any, scale: int) -> None:
+        """Make a sum an average; after an error it is of no use."""
+        if scale > 1 and self._error is None:
+            tensor.div_(scale)
 
     def _try(self, what: Callable[[Any], None], value: Any) -> None:
         try:

@@ -116,6 +116,8 @@ class Books:
             if (incident.replica, incident.life) == (member.replica, member.life):
                 for phase, at in news.times.items():
                     incident.note(phase, at)
+                # They were free before: their collective had failed by itself, say, while its host was cut off.
+                incident.note("survivors_released", incident.failed_at)
                 incident.source, incident.donors = news.source, news.donors
                 incident.bytes, incident.checksum = news.bytes, news.checksum
                 _logger.info("incident: %s", incident.to_json())
@@ -139,7 +141,10 @@ class Books:
         """The members of a group have been freed from it: because of the last failure that was heard of."""
         for incident in reversed(self.incidents):
             if incident.failed_at <= at:
-                incident.note("survivors_released", at)
+                committed_s = incident.survivors_committed
+                # Else it is another quorum that follows, in which the one that failed is back.
+                if committed_s is None or at <= incident.failed_at + committed_s:
+                    incident.note("survivors_released", at)
                 return
 
     def formed(self, learners: tuple[int, ...]) -> None:

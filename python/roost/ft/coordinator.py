@@ -140,8 +140,8 @@ class Coordinator(Actor):
     def _heard(self, replica: int, proc: int, report: Report | None) -> None:
         self._apply(self._machine.heard(replica, proc, report))
 
-    def _died(self, replica: int, reason: str) -> None:
-        self._apply(self._machine.died(replica, reason))
+    def _died(self, replica: int, life: int | None, reason: str) -> None:
+        self._apply(self._machine.died(replica, reason, life))
 
     def _apply(self, outputs: list[Output]) -> None:
         if self._is_recovering and not self._machine.is_recovering:

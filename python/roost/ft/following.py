@@ -34,7 +34,7 @@ class Following:
         companions: one beside each trainer, with the dimensions `replicas` and `procs`.
         ledger: what is told of each death.
         heard: told once of each proc what it knows, or None.
-        died: told of each death: the replica, and why.
+        died: told of each death: the replica, its life where that is known, and why.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Following:
         companions: Companion,
         ledger: Ledger,
         heard: Callable[[int, int, Report | None], None],
-        died: Callable[[int, str], None],
+        died: Callable[[int, int | None, str], None],
     ) -> None:
         self._companions = companions
         self._ledger = ledger
@@ -86,6 +86,6 @@ class Following:
             await companion.outlive.call_one()
         except ActorDied as death:
             heard_at = time.time()
-            del self._followed[replica, proc]
+            life = self._followed.pop((replica, proc)).life
             self._ledger.heard.broadcast(replica, heard_at)
-            self._died(replica, death.failure.summary)
+            self._died(replica, life, death.failure.summary)

@@ -57,10 +57,19 @@ class Gradients:
         average: begins to average a tensor in place, and gives what can be waited for.
         bucket_bytes: how much is averaged at once.
         backwards: how many times a step calls `backward()`.
+        all_sent: told when all buckets are on their way, before the first one is waited for.
     """
 
-    def __init__(self, optimizer: Any, average: Callable[[Any], Any], bucket_bytes: int, backwards: int) -> None:
+    def __init__(
+        self,
+        optimizer: Any,
+        average: Callable[[Any], Any],
+        bucket_bytes: int,
+        backwards: int,
+        all_sent: Callable[[], None] = lambda: None,
+    ) -> None:
         self._average = average
+        self._all_sent = all_sent
         self.backwards = backwards
         """How many times the step that begins calls `backward()`."""
         self._buckets = [_Bucket(one) for one in _buckets(optimizer, bucket_bytes)]
@@ -95,6 +104,7 @@ class Gradients:
             return
         self._is_on = False
         self._send(len(self._buckets))
+        self._all_sent()
         for bucket in self._buckets:
             bucket.unpack()
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from roost.actor import Actor
 from roost.endpoint import endpoint
+from roost.ft.quorum import Member
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from roost.ft.books import Books
     from roost.ft.data import Item
-    from roost.ft.quorum import Member
 
 __all__ = ["Ledger", "News", "Settlement", "books_of", "forget_books", "keep_books"]
 
@@ -53,6 +53,11 @@ class Settlement:
     at: float = 0.0
     """When it was decided, in seconds since the epoch."""
 
+    @property
+    def fields(self) -> tuple[Any, ...]:
+        """What it travels as: that is quicker than what has a class."""
+        return tuple(getattr(self, one.name) for one in fields(self))
+
 
 @dataclass(slots=True)
 class News:
@@ -76,14 +81,14 @@ class Ledger(Actor):
         self._books = books_of(number)
 
     @endpoint(concurrent=True)
-    async def take(self, member: Member) -> Item[Any] | None:
-        """The next item for a proc; None when there is none."""
-        return self._books.take(member)
+    async def take(self, seat: tuple[int, int, int]) -> Item[Any] | None:
+        """The next item for a proc, by the fields of its `Member`; None when there is none."""
+        return self._books.take(Member(*seat))
 
     @endpoint(concurrent=True)
-    async def settle(self, member: Member, settlement: Settlement) -> None:
-        """A sync is over."""
-        self._books.settle(member, settlement)
+    async def settle(self, seat: tuple[int, int, int], settlement: tuple[Any, ...]) -> None:
+        """A sync is over; the fields of a `Member`, and those of a `Settlement`."""
+        self._books.settle(Member(*seat), Settlement(*settlement))
 
     @endpoint(concurrent=True)
     async def tell(self, member: Member, news: News) -> None:
@@ -109,6 +114,11 @@ class Ledger(Actor):
     async def has_begun(self) -> bool:
         """Whether a step counts by now."""
         return self._books.progress > 0
+
+    @endpoint(concurrent=True)
+    async def is_trained(self) -> bool:
+        """Whether a replica is there that has the trained state."""
+        return bool(self._books.trained)
 
     @endpoint(concurrent=True)
     async def formed(self, learners: tuple[int, ...]) -> None:

@@ -106,7 +106,7 @@ class Lighthouse(Actor):
         key = member.replica, member.life
         if any(replica == member.replica and life < member.life for replica, life in self._stores):
             # It speaks before the end of its last life was heard of.
-            self._died(member.replica, "was restarted")
+            self._died(member.replica, None, "was restarted")
         if key not in self._stores:
             self._stores[key] = served_store(self._home)
         return Entry(self._address, self._stores[key][1])
@@ -124,10 +124,9 @@ class Lighthouse(Actor):
         self._do(self._abort(replica, quorum_id, reason))
 
     @endpoint(concurrent=True)
-    async def without_state(self) -> End:
-        """Nobody in a quorum has the state, and steps count."""
-        why = "no replica is left that has the trained state; begin again from a checkpoint"
-        return self._end if self._end is not None else End(error=why)
+    async def ended(self) -> End | None:
+        """How training has ended, if it has."""
+        return self._end
 
     @endpoint(concurrent=True)
     async def over(self, end: End) -> None:
@@ -138,7 +137,7 @@ class Lighthouse(Actor):
     async def lose(self, replica: int, reason: str) -> None:
         """The job's owner says that a replica does not come back."""
         self._gone.add(replica)
-        self._died(replica, reason)
+        self._died(replica, None, reason)
         counts = self._counts
         left = counts.replicas - len(self._gone)
         if left < counts.min_replicas:
@@ -174,7 +173,10 @@ class Lighthouse(Actor):
             self._end = self._end or report.end
         self._look()
 
-    def _died(self, replica: int, reason: str) -> None:
+    def _died(self, replica: int, life: int | None, reason: str) -> None:
+        if life is not None and any(one == replica and later > life for one, later in self._stores):
+            # Heard late: its next life has spoken already.
+            return
         for proc in range(self._counts.procs):
             self._unheard.discard((replica, proc))
         self._awaited.discard(replica)

@@ -6,14 +6,15 @@ import time
 from typing import TYPE_CHECKING, Any, Literal
 
 from roost.errors import ActorDied, StoppedError
+from roost.ft.across import Asked, posted
+from roost.ft.ending import End
 from roost.ft.ledger import News
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from roost.ft.coordinator import Coordinator
-    from roost.ft.ending import End
-    from roost.ft.ledger import Ledger
+    from roost.ft.ledger import Ledger, Settlement
     from roost.ft.lighthouse import Entry, Lighthouse
     from roost.ft.quorum import Ask, Decision, Grant, Member, Verdict
     from roost.ft.seat import Seat
@@ -42,10 +43,20 @@ class ServiceLink:
         self._service = service
         self._ledger = ledger
         self._is_back = False
+        # Tuples travel quicker than what has a class.
+        self._seat_of_member = member.replica, member.proc, member.life
 
     def know(self, *, has_state: bool, last: Decision | None) -> None:
         """Remember for a new quorum service."""
         self._seat.know(has_state=has_state, last=last)
+
+    def settle(self, settlement: Settlement) -> None:
+        """Tell the job of the end of a sync."""
+        posted(lambda: self._ledger.settle.broadcast(self._seat_of_member, settlement.fields))
+
+    def take(self) -> Asked:
+        """Ask the job for the next item."""
+        return Asked(lambda: self._ledger.take.call_one(self._seat_of_member))
 
     def ended(self, end: End) -> None:
         """Training has ended here: whichever life of the quorum service there is, or comes, hears of it."""
@@ -70,14 +81,16 @@ class ServiceLink:
             self._is_back = True
             self._ledger.tell.broadcast(self._member, self.news)
 
-    def _insist(self, send: Callable[[], Reply[Any]]) -> Any:
+    def _insist(self, call: Callable[[], Reply[Any]], asked: Asked | None = None) -> Any:
+        """Ask until there is an answer, beginning with what was asked already."""
         while True:
             try:
-                return send().result()
+                return (asked or Asked(call)).result()
             except StoppedError:
                 raise
             except ActorDied:
                 # It is restarted, or the whole job ends. What was asked is asked again, and answered alike.
+                asked = None
                 time.sleep(_AGAIN_S)
 
 
@@ -91,12 +104,15 @@ class CoordinatorLink(ServiceLink):
         granted: Grant | End = self._insist(lambda: self._service.ask.call_one(self._member, ask))
         return granted
 
-    def vote(self, vote: Decision, *, idles: bool | None) -> Verdict | Literal[True]:
-        """Wait for the decision; a new coordinator is sent the same vote again."""
-        seat = self._member.replica, self._member.proc, self._member.life
+    def vote(self, vote: Decision, *, idles: bool | None) -> Callable[[], Verdict | Literal[True]]:
+        """Vote; what waits for the decision. A new coordinator is sent the same vote again."""
         says = vote.quorum_id, vote.step, vote.is_yes
-        verdict: Verdict | Literal[True] = self._insist(lambda: self._service.vote.call_one(seat, says, idles))
-        return verdict
+
+        def call() -> Reply[Any]:
+            return self._service.vote.call_one(self._seat_of_member, says, idles)
+
+        asked = Asked(call)
+        return lambda: self._insist(call, asked)
 
 
 class LighthouseLink(ServiceLink):
@@ -125,7 +141,9 @@ class LighthouseLink(ServiceLink):
         """Whether a step counts by now."""
         return bool(self._insist(self._ledger.has_begun.call_one))
 
-    def without_state(self) -> End:
-        """What follows when nobody in a quorum has the state, and steps count."""
-        end: End = self._insist(self._service.without_state.call_one)
+    def without_state(self) -> End | None:
+        """How training ends when nobody in a quorum has the state, and steps count; None where others are there that have it."""
+        end: End | None = self._insist(self._service.ended.call_one)
+        if end is None and not self._insist(self._ledger.is_trained.call_one):
+            return End(error="no replica is left that has the trained state; begin again from a checkpoint")
         return end

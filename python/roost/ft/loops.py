@@ -69,14 +69,19 @@ def loop_for(sync: Sync, manager: AnyManager, model: Any, optimizer: Any, *, is_
 
 
 class _EveryStepLoop:
-    """Averages gradients as `backward()` makes them, and votes inside `optimizer.step()`, which a "no" leaves undone."""
+    """Averages gradients as `backward()` makes them, votes when all are there, and waits for the decision inside `optimizer.step()`.
+
+    A "no" leaves that step undone.
+    """
 
     keeps_on_no = False
 
     def __init__(self, manager: AnyManager, optimizer: Any, sync: EveryStep, *, is_shared: bool) -> None:
         self._manager = manager
         self._optimizer = optimizer
-        self._gradients = Gradients(optimizer, self._average, sync.bucket_bytes, sync.backwards or 1)
+        self._gradients = Gradients(
+            optimizer, self._average, sync.bucket_bytes, sync.backwards or 1, manager.end_collectives
+        )
         self._is_shared = is_shared
         self._calls_for_each = sync.backwards is None
         # How many items this member learns from in this step, and all together: a sum that is there when it is waited for.
@@ -167,6 +172,7 @@ class _LocalSGDLoop:
     def __init__(self, manager: AnyManager, model: Any, optimizer: Any, every: int) -> None:
         self._manager = manager
         self._sgd = libraries.local_sgd().LocalSGD(manager, model, optimizer, every)
+        manager.joins_small = True
         self._sgd.__enter__()
 
     def local(self) -> int:
@@ -219,6 +225,7 @@ class _DiLoCoLoop:
             for one in modules
         ]
         self._diloco = libraries.local_sgd().DiLoCo(manager, modules, optimizer, outer, sync.every)
+        manager.joins_small = True
         self._diloco.__enter__()
 
     def local(self) -> int:

@@ -13,7 +13,7 @@ from roost.ft.ending import End, TrainingOver
 from roost.ft.quorum import Ask, Decision, Grant, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from datetime import timedelta
 
     from roost.ft.group import Group
@@ -34,8 +34,8 @@ class Link(Watched, Protocol):
         """Wait for the next quorum."""
         ...
 
-    def vote(self, vote: Decision, *, idles: bool | None) -> Verdict | Literal[True]:
-        """Wait for the decision, and ask for the next step perhaps; True: it counts, and the same quorum takes that, too."""
+    def vote(self, vote: Decision, *, idles: bool | None) -> Callable[[], Verdict | Literal[True]]:
+        """Vote, and ask for the next step perhaps; what waits for the decision. True: it counts, and the same quorum takes that, too."""
         ...
 
     def know(self, *, has_state: bool, last: Decision | None) -> None:
@@ -79,6 +79,8 @@ class Manager(Averages):
         self._digest: str | None = None
         # The quorum that was asked for with the last vote.
         self._granted: Grant | End | None = None
+        # What waits for the decision of the step, once this member has voted.
+        self._deciding: Callable[[], Verdict | Literal[True]] | None = None
 
     def start_quorum(
         self, allow_heal: bool = True, shrink_only: bool = False, timeout: timedelta | None = None
@@ -92,7 +94,7 @@ class Manager(Averages):
         """
         link = self._link
         self.prepare()
-        grant, self._granted = self._granted, None
+        grant, self._granted, self._deciding = self._granted, None, None
         if grant is None:
             link.mark("waiting for the others", None)
             is_broken = self._group.aborted is not None
@@ -104,7 +106,7 @@ class Manager(Averages):
         quorum = grant.quorum
         link.reached("quorum_joined")
         self.joined(quorum)
-        self._quorum, self._error, self._open = quorum, None, []
+        self._quorum, self._error, self._open, self._joined = quorum, None, [], None
         self._try(self._join, grant)
         link.mark("training", self._timeouts.step_s)
 
@@ -112,10 +114,12 @@ class Manager(Averages):
         """Vote, and hear whether the step counts: the same answer for every member of the quorum."""
         quorum, link = self._quorum, self._link
         assert quorum is not None, "a vote without a quorum"
+        self.end_collectives()
+        deciding, self._deciding = self._deciding, None
+        assert deciding is not None, "it has voted"
         self._wait_for_all()
-        vote = Decision(quorum.id, quorum.step, self._error is None)
         link.mark("waiting for the decision", None)
-        verdict = link.vote(vote, idles=self.idles_next() if vote.is_yes else None)
+        verdict = deciding()
         if verdict is True:
             verdict = Verdict(is_yes=True, next=Grant(quorum.following, ""))
         is_yes, self._granted = verdict.is_yes, verdict.next
@@ -132,6 +136,15 @@ class Manager(Averages):
         self.decided(is_yes)
         link.mark("training", self._timeouts.step_s)
         return is_yes
+
+    def end_collectives(self) -> None:
+        """Vote: what is left to do with averages is this member's alone, and the answer is on its way meanwhile."""
+        quorum = self._quorum
+        if quorum is None or self._deciding is not None:
+            return
+        self._arrive()
+        vote = Decision(quorum.id, quorum.step, self._error is None)
+        self._deciding = self._link.vote(vote, idles=self.idles_next() if vote.is_yes else None)
 
     def prepare(self) -> None:
         """Look at the state that training begins with.

@@ -142,13 +142,17 @@ class Quorums:
             return []
         return [*self._decide(now, is_yes=True), *self._form_after(now)]
 
-    def died(self, replica: int, reason: str = "died") -> list[Output]:
-        """A proc of a replica ended, and so the replica."""
+    def died(self, replica: int, reason: str = "died", life: int | None = None) -> list[Output]:
+        """A proc of a replica ended, in a life that is known perhaps, and so the replica."""
+        one = self._live.get(replica)
+        if one is not None and life is not None and life < one.life:
+            # Heard late: its next life has spoken already.
+            return []
         for proc in range(self._procs):
             self._unheard.discard((replica, proc))
-        one = self._live.pop(replica, None)
         if one is None:
             return self._form()
+        del self._live[replica]
         self._fenced[replica] = one.life
         return self._without(replica, reason) + self._form()
 

@@ -80,7 +80,7 @@ class TorchftManager(Averages):
             RoostError: no quorum can be had of a lighthouse that is there.
         """
         link = self._link
-        self._quorum, self._error, self._open = None, None, []
+        self._quorum, self._error, self._open, self._joined = None, None, [], None
         link.mark("waiting for the others", None)
         self._wait_for_quorum()
         self._step = self.current_step()
@@ -92,9 +92,7 @@ class TorchftManager(Averages):
             # Its members wait for this one below.
             self.report_error(failed.original_exception)
         if self._error is None:
-            self._refuse_to_begin_anew(self._quorum)
-            if self._quorum.idle == self._quorum.members:
-                raise TrainingOver(End(base=self._quorum.base, trained=self._quorum.members))
+            self._look_for_the_end(self._quorum)
         self._tell_of(self._quorum)
         self.joined(self._quorum)
         link.mark("training", self._timeouts.step_s)
@@ -249,10 +247,16 @@ class TorchftManager(Averages):
             self._told = quorum.learners
             self._link.formed(quorum.learners)
 
-    def _refuse_to_begin_anew(self, quorum: Quorum) -> None:
-        """A quorum of those that were built alone would train from the beginning, and nobody would be told."""
-        if quorum.step == 0 and not self._has_state and self._link.has_begun():
-            raise TrainingOver(self._link.without_state())
+    def _look_for_the_end(self, quorum: Quorum) -> None:
+        """End with all others; and refuse a quorum of newcomers alone: they would train from the beginning, and nobody would be told."""
+        if not quorum.step and not self._has_state and self._link.has_begun():
+            end = self._link.without_state()
+            if end is not None:
+                raise TrainingOver(end)
+            # Those that have the state sent their heartbeats too late: on a busy machine, say.
+            self.report_error(RoostError("a quorum without those that have the trained state"))
+        elif quorum.idle == quorum.members:
+            raise TrainingOver(End(base=quorum.base, trained=quorum.members))
 
 
 class _Row:

@@ -31,6 +31,7 @@ from roost.last_resort import end_process
 from roost.values import check_integer
 
 if TYPE_CHECKING:
+    from roost.ft.across import Asked
     from roost.ft.companion import Companion
     from roost.ft.coordinator import Coordinator
     from roost.ft.data import Item
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from roost.ft.sync import Sync
     from roost.ft.timeouts import Timeouts
     from roost.ft.trainer import Trainer
-    from roost.reply import Reply
 
 __all__ = ["Plan", "Training", "fail_process"]
 
@@ -121,7 +121,7 @@ class Training:
         self._built_s = time.monotonic() - began
         self._is_first = True
         # Items that are on their way.
-        self._asked: deque[Reply[Item[Any] | None]] = deque()
+        self._asked: deque[Asked] = deque()
         self._manager.prepare()
         draws.begin()
 
@@ -201,7 +201,7 @@ class Training:
         """The next items, each None at the end of the data."""
         # One ahead, so that a step does not wait for it.
         while len(self._asked) <= count:
-            self._asked.append(self._plan.ledger.take.call_one(self._member))
+            self._asked.append(self._link.take())
         self._link.mark("waiting for data", None)
         return [self._asked.popleft().result() for _ in range(count)]
 
@@ -279,8 +279,7 @@ class Training:
         items, losses = tuple(self._items), tuple(self._losses)
         self._items.clear()
         self._losses.clear()
-        self._plan.ledger.settle.broadcast(
-            self._member,
+        self._link.settle(
             Settlement(
                 is_yes=is_yes,
                 first=first,
@@ -289,7 +288,7 @@ class Training:
                 discarded=() if is_yes else items,
                 lost_steps=lost_steps,
                 at=time.time(),
-            ),
+            )
         )
 
 

@@ -55,15 +55,23 @@ def _averaging_class() -> Any:
     class Averaging(libraries.distributed().Work):  # type: ignore[misc]
         """A sum on its way, which becomes an average when it is waited for."""
 
-        def __init__(self, tensor: Any, finish: Callable[[Any], None]) -> None:
+        def __init__(self, tensor: Any, arrive: Callable[[], object], finish: Callable[[Any], None]) -> None:
             super().__init__()
             self._tensor = tensor
-            # What waits, divides and keeps the error; None once that is done.
+            # What waits and keeps the error, and what divides; None once that is done.
+            self._arrive: Callable[[], object] | None = arrive
             self._finish: Callable[[Any], None] | None = finish
             self._future = _Future(self.wait)
 
+        def arrive(self) -> None:
+            """Wait until the tensor has the sum, or nothing of use."""
+            arrive, self._arrive = self._arrive, None
+            if arrive is not None:
+                arrive()
+
         def wait(self, timeout: Any = None) -> bool:
             """Wait until the tensor has the average, or nothing of use."""
+            self.arrive()
             finish, self._finish = self._finish, None
             if finish is not None:
                 finish(self._tensor)
@@ -77,13 +85,13 @@ def _averaging_class() -> Any:
     return Averaging
 
 
-def averaging(tensor: Any, finish: Callable[[Any], None]) -> Any:
-    """A work that calls `finish(tensor)` when it is waited for."""
-    return _averaging_class()(tensor, finish)
+def averaging(tensor: Any, arrive: Callable[[], object], finish: Callable[[Any], None]) -> Any:
+    """A work that calls `arrive()` and then `finish(tensor)`, each once, when it is waited for."""
+    return _averaging_class()(tensor, arrive, finish)
 
 
 def finished(tensor: Any) -> Any:
     """A work that is done."""
-    work = averaging(tensor, lambda _: None)
+    work = averaging(tensor, lambda: None, lambda _: None)
     work.wait()
     return work
