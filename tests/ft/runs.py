@@ -7,10 +7,16 @@ from functools import partial
 
 from toys import Toy
 
-from roost.ft import FaultTolerantJob
+from roost.ft import DiLoCo, EveryStep, FaultTolerantJob, LocalSGD
 from roost.testing import Failures
 
 PACED = partial(Toy, pace_s=0.01)
+SYNCS = {
+    "every step": EveryStep(),
+    "LocalSGD": LocalSGD(5),
+    "DiLoCo": DiLoCo(10),
+    "streaming DiLoCo": DiLoCo(10, fragments=("0", "1")),
+}
 
 
 class Until:

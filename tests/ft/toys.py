@@ -59,6 +59,10 @@ class Toy(Trainer):
     def items(self):
         return self.seen
 
+    @endpoint(concurrent=True)
+    def quorum_id(self):
+        return self._training._manager.quorum.id
+
 
 class DiesLast(Toy):
     """One whose replica 1 dies in the last of 20 steps, once."""

@@ -63,7 +63,9 @@ def test_a_host_that_is_cut_off_for_good_is_replaced_by_one_that_stands_by(netwo
     drive(program(), QUICK)
 
 
-def test_a_host_that_is_attached_again_takes_back_what_was_given_up_with_it(network, figures):
+@pytest.mark.parametrize("how", ["cut off", "lost"])
+def test_a_host_that_is_attached_again_takes_back_what_was_given_up_with_it(network, figures, how):
+    """Lost with its agent, which is started again; or behind a cut that is longer than the verdict, where the agent lives on."""
     network.grow(2)
     back = network.hosts[1]
 
@@ -72,12 +74,18 @@ def test_a_host_that_is_attached_again_takes_back_what_was_given_up_with_it(netw
         # The one restart that its policy allows.
         failures.inject("kill", replica=1)
         await trained(job, 2)
-        back.kill()
+        if how == "lost":
+            back.kill()
+        else:
+            back.cut()
         while job.given_up != {1}:
             await asyncio.sleep(0.005)
         assert await gone(back, 60)
         await progressed(job, 20)
-        back.start().listens()
+        if how == "lost":
+            back.start().listens()
+        else:
+            back.heal()
         await stack.enter_async_context(attached(network, [back]))
         assert await job.bring_back() == (1,)
         await trained(job, 2)
@@ -97,6 +105,6 @@ def test_a_host_that_is_attached_again_takes_back_what_was_given_up_with_it(netw
                 killed, lost = report.incidents
                 assert (killed.failure.signal, lost.failure.kind, lost.failure.host) == (9, "lost", "host1")
                 assert lost.source == 0
-                figures(f"lost, attached again: {lost.to_json()}")
+                figures(f"{how}, attached again: {lost.to_json()}")
 
     drive(program(), QUICK)
