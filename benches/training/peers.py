@@ -28,21 +28,49 @@ class Plain(Actor):
     @endpoint
     def train(self, port: int, world: int, steps: int, pace_s: float) -> float:
         """Steps a second."""
-        import torch.distributed as dist
-
-        client = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
-        dist.init_process_group("gloo", store=client, rank=context().point["replicas"], world_size=world)
-        built, optimizer = model()
         import torch
 
+        meet(port, world)
+        built, optimizer = model()
         net = torch.nn.parallel.DistributedDataParallel(built)
         return rate(lambda: learn(net, optimizer, pace_s), steps)
+
+    @endpoint
+    def train_averaging(self, port: int, world: int, steps: int, pace_s: float, every: int) -> float:
+        """Steps a second where parameters are averaged every so many steps, all in one piece: as little as such training can do."""
+        import torch
+        import torch.distributed as dist
+        from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+        meet(port, world)
+        net, optimizer = model()
+        done = 0
+
+        def once() -> None:
+            nonlocal done
+            learn(net, optimizer, pace_s)
+            done += 1
+            if done % every == 0:
+                with torch.no_grad():
+                    whole = parameters_to_vector(net.parameters())
+                    dist.all_reduce(whole)
+                    vector_to_parameters(whole.div_(world), net.parameters())
+
+        return rate(once, steps)
 
     @endpoint
     def train_alone(self, steps: int, pace_s: float) -> float:
         """Steps a second without anybody else."""
         net, optimizer = model()
         return rate(lambda: learn(net, optimizer, pace_s), steps)
+
+
+def meet(port: int, world: int) -> None:
+    """Make torch's default group, by the store at a port."""
+    import torch.distributed as dist
+
+    client = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+    dist.init_process_group("gloo", store=client, rank=context().point["replicas"], world_size=world)
 
 
 class Torchft(Actor):

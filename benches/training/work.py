@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from roost import endpoint
 from roost.ft import Trainer
 
 WIDTH = 384
@@ -46,6 +47,7 @@ class Work(Trainer[Any]):
 
     def __init__(self, pace_s: float) -> None:
         self.pace_s = pace_s
+        self.times: list[float] = []
 
     def build(self) -> tuple[Any, Any]:
         """The model."""
@@ -53,4 +55,11 @@ class Work(Trainer[Any]):
 
     def step(self, step: int, batch: Any) -> float:
         """One step."""
-        return learn(self.model, self.optimizer, self.pace_s)
+        loss = learn(self.model, self.optimizer, self.pace_s)
+        self.times.append(time.monotonic())
+        return loss
+
+    @endpoint(concurrent=True)
+    def rate(self, first: int) -> float:
+        """Steps a second after the first ones."""
+        return (len(self.times) - first) / (self.times[-1] - self.times[first - 1])
