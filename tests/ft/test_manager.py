@@ -249,6 +249,34 @@ def test_a_step_that_does_not_count_leaves_model_and_optimizer_as_they_were(at):
         members.run(member)
 
 
+def test_a_step_is_decided_while_what_follows_backward_is_done():
+    with Members(2) as members:
+
+        def member(rank):
+            manager = members.managers[rank]
+            model = net()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            loop = loop_for(EveryStep(bucket_bytes=64), manager, model, optimizer)
+
+            def inner():
+                optimizer.zero_grad()
+                model(torch.ones(2, 4)).mean().backward()
+                before = [one.detach().clone() for one in model.parameters()]
+                quorum = manager.quorum
+                with members.changed:
+                    decided = members.changed.wait_for(lambda: members.machine.decision(quorum.id, quorum.step), 10)
+                assert decided
+                # The weights wait for the optimizer all the same.
+                assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+                optimizer.step()
+                assert not any(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+            loop.step(inner)
+            assert manager.current_step() == 1
+
+        members.run(member)
+
+
 # Of each layer, whose steps are in it after two syncs of two steps, the second of which failed.
 LEFT = {
     "LocalSGD": (LocalSGD(2), ["own", "own"]),
