@@ -91,7 +91,8 @@ class LocalProc:
         self.times = {"started_at": time.time()}
         self._slots, self._next_slot = {}, 0
         page = os.memfd_create("roost-started")
-        os.ftruncate(page, _STARTED_SLOTS * _STARTED.size)
+        # As large again, for what is said to other hosts, of which there are none.
+        os.ftruncate(page, 2 * _STARTED_SLOTS * _STARTED.size)
         self._page = mmap.mmap(page, 0)
         return page
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from roost._exceptions import one_line
@@ -31,6 +32,8 @@ _logger = logging.getLogger("roost")
 # Deaths that are remembered, so that all who hear of one get the same object; and meshes whose names are.
 _DEATHS_MAX = 10_000
 _NAMES_MAX = 10_000
+# How long the last words of the dead are waited for, all of those that are told of together, and how often they are looked for.
+_LAST_WORDS_S, _LAST_WORDS_LOOK_S = 0.1, 0.002
 # Who ended a proc, by the kind of its death.
 _ORIGINS = {"exit": "user", "stopped": "user", "start": "process", "lost": "host"}
 
@@ -57,6 +60,9 @@ class Members:
         self._down: dict[int, Failure] = {}
         # By a host that was lost, and an owner of actors there, what that owner hears of it.
         self._lost_tenants: dict[tuple[int | None, int], Failure] = {}
+        # What the control thread has said and nobody has looked at: behind a death of which more may be heard, and until when.
+        self._notices: deque[tuple[Any, ...]] = deque()
+        self._waits_until: float | None = None
         # Who else hears at once that a proc has ended.
         self.departures: list[Callable[[int], None]] = []
 
@@ -162,11 +168,37 @@ class Members:
 
     def hear(self, notices: Iterable[tuple[Any, ...]]) -> None:
         """What it has said."""
-        for notice in notices:
+        self._notices.extend(notices)
+        if self._waits_until is None:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        while self._notices:
+            if self._has_more_to_say(self._notices[0]):
+                self._runtime.loop.call_later(_LAST_WORDS_LOOK_S, self._go_on)
+                return
+            notice = self._notices.popleft()
             try:
                 getattr(self, f"_on_{notice[0]}")(*notice[1:])
             except Exception:
                 _logger.exception("handling %s from the control thread", notice[0])
+        self._waits_until = None
+
+    def _has_more_to_say(self, notice: tuple[Any, ...]) -> bool:
+        """Whether it is the death of a proc whose last words are on their way: news of it took another connection, and were faster.
+
+        What comes after it waits, too: it is of what is there now, and has its order. Nothing of that is longer in coming.
+        """
+        if notice[0] != "member" or self._runtime.closed:
+            return False
+        _, _, proc, incarnation, _, details = notice
+        said = details.get("said")
+        if said is None or not self._runtime.node.is_unheard(proc, incarnation, said):
+            return False
+        now = self._runtime.loop.time()
+        if self._waits_until is None:
+            self._waits_until = now + _LAST_WORDS_S
+        return now < self._waits_until
 
     def _on_epoch(self, epoch: int, host: int) -> None:
         runtime = self._runtime

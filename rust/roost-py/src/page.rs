@@ -1,4 +1,5 @@
-//! The page of started numbers: what the host reads after this proc's death, to tell senders what was surely not started.
+//! The page of started numbers: what the host reads after this proc's death, to tell others what of theirs was surely not
+//! started, and what of this proc's may still be on its way to them.
 
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
@@ -7,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use roost_core::limits::STARTED_SLOTS;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// One counter a session.
-const BYTES: usize = STARTED_SLOTS as usize * 8;
+/// Two counters a session: what was started, and behind all of these what was said.
+pub(crate) const BYTES: usize = 2 * STARTED_SLOTS as usize * 8;
 
-/// One shared page of counters, one a session.
+/// One shared page of counters, two a session.
 pub(crate) struct StartedPage {
     counters: NonNull<AtomicU64>,
 }
@@ -43,11 +44,24 @@ impl StartedPage {
     /// A message of this session starts.
     pub(crate) fn started(&self, session: u32, sequence: u64) {
         if session < STARTED_SLOTS {
-            // SAFETY: `session` is below the number of counters in the mapping, which lives as long as `self`; an all-zero or
-            // any other bit pattern is a valid AtomicU64, and the mapping is page-aligned.
-            let counter = unsafe { self.counters.add(session as usize).as_ref() };
-            counter.fetch_max(sequence, Ordering::Relaxed);
+            self.counter(session).fetch_max(sequence, Ordering::Relaxed);
         }
+    }
+
+    /// What is written to this session's connection from now on ends with this frame.
+    pub(crate) fn said(&self, session: u32, sequence: u64) {
+        if session < STARTED_SLOTS {
+            let counter = self.counter(STARTED_SLOTS + session);
+            counter.store(sequence, Ordering::Relaxed);
+        }
+    }
+
+    /// One of the counters, of which there are twice as many as slots.
+    fn counter(&self, number: u32) -> &AtomicU64 {
+        assert!(number < 2 * STARTED_SLOTS, "a slot has two counters");
+        // SAFETY: `number` is below the number of counters in the mapping, which lives as long as `self`; an all-zero or any
+        // other bit pattern is a valid AtomicU64, and the mapping is page-aligned.
+        unsafe { self.counters.add(number as usize).as_ref() }
     }
 }
 

@@ -41,6 +41,17 @@ def delayed(seconds):
     return manner
 
 
+def late_lanes(seconds):
+    """What goes to and from procs comes later, all else as it comes."""
+
+    async def manner(way, chunk):
+        if way.is_lane:
+            await asyncio.sleep(seconds)
+        way.writer.write(chunk)
+
+    return manner
+
+
 def dribbled(size):
     """A few bytes in each packet."""
 

@@ -194,27 +194,28 @@ impl Agent {
         }
     }
 
-    /// Tell the end of an incarnation: each receiver hears which of *its* messages were started.
+    /// Tell the end of an incarnation: each receiver hears which of *its* messages were started, and what it may still get.
     fn announce_death(&mut self, id: ProcId, seen: &Seen, status: &Status) {
         let peers = self.lanes.remove_all(id);
         // Of one whose page nobody has read everything may have been started.
         let is_known = self.procs.get(&id).is_some_and(|proc| proc.lost.is_none());
-        let started = |to: &ProcId| {
+        let last_of = |counters: &[u64], to: &ProcId| {
             let slot = (*peers.get(to)?)?;
-            is_known.then(|| seen.started.get(slot as usize).copied().unwrap_or(0))
+            is_known.then(|| counters.get(slot as usize).copied().unwrap_or(0))
         };
         self.epoch = self.epoch.saturating_add(1);
         for (host, procs) in self.everybody() {
-            let mut told: BTreeMap<Option<u64>, Vec<ProcId>> = BTreeMap::new();
+            let mut told: BTreeMap<(Option<u64>, Option<u64>), Vec<ProcId>> = BTreeMap::new();
             for to in procs {
-                told.entry(started(&to)).or_default().push(to);
+                let last = (last_of(&seen.started, &to), last_of(&seen.said, &to));
+                told.entry(last).or_default().push(to);
             }
-            for (started, to) in told {
+            for ((started, said), to) in told {
                 let mut status = status.clone();
                 if let Status::Dead { death } | Status::Failed { death, .. } | Status::Stopped { death } =
                     &mut status
                 {
-                    death.started = started;
+                    (death.started, death.said) = (started, said);
                 }
                 if let Some(message) = self.member(id, status) {
                     let descriptor = None;

@@ -179,6 +179,8 @@ pub struct Seen {
     pub stderr: String,
     /// Its started page, by slot; what is missing at the end is zero.
     pub started: Vec<u64>,
+    /// The last frame that it was about to write to each of its lanes between hosts, in the same way.
+    pub said: Vec<u64>,
 }
 
 /// A signal to a proc.

@@ -50,6 +50,7 @@ pub(super) fn describe(proc: &Proc, seen: &Seen, has_place: bool) -> Death {
         stderr: seen.stderr.clone(),
         pid: proc.pid,
         started: None,
+        said: None,
         times: proc.times,
         forced: exit.is_some_and(|exit| proc.ending.as_ref().is_some_and(|ending| ending.forced(exit))),
     }

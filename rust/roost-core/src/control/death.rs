@@ -71,6 +71,8 @@ pub struct Death {
     pub pid: Option<u32>,
     /// The last message of the receiver of this notice that it had started; none when they had no lane.
     pub started: Option<u64>,
+    /// The last frame that it may have written to the receiver, over a lane between hosts; none when they had no lane.
+    pub said: Option<u64>,
     /// When.
     pub times: Times,
     /// Whether a signal that its agent sent in the course of a stop ended it: it did not end by itself in time.

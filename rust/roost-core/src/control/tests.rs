@@ -156,6 +156,7 @@ fn the_largest_notice_fits_into_a_packet() {
         stderr: "x".repeat(stderr),
         pid: Some(u32::MAX),
         started: Some(u64::MAX),
+        said: Some(u64::MAX),
         times: Times {
             started_ns: Some(u64::MAX),
             ..Times::default()
@@ -191,6 +192,7 @@ fn all_times_of_a_message_go_into_another_clock() {
         stderr: String::new(),
         pid: Some(5),
         started: Some(6),
+        said: Some(7),
         times: times(by),
         forced: false,
     };

@@ -220,6 +220,7 @@ fn death(details: &Bound<'_, PyDict>, death: &Death) -> PyResult<()> {
     details.set_item("pid", death.pid)?;
     // Without a page everything may have been started.
     details.set_item("started", death.started)?;
+    details.set_item("said", death.said)?;
     details.set_item("forced", death.forced)?;
     times(details, &death.times)
 }

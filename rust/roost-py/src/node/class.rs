@@ -427,6 +427,11 @@ impl Node {
         self.lose(py, &death)
     }
 
+    /// Whether something that a dead incarnation had said may still come: `said` is the last frame that it was about to write.
+    fn is_unheard(&self, py: Python<'_>, proc: u64, incarnation: u32, said: u64) -> PyResult<bool> {
+        self.may_hear(py, proc, incarnation, said)
+    }
+
     /// Give up on a call: its message is taken back or its endpoint cancelled.
     fn cancel(&self, py: Python<'_>, call: u64) -> PyResult<()> {
         self.cancel_call(py, call)

@@ -224,7 +224,13 @@ pub(super) fn adopt_far(
                 state.flush_one(proc, &mut actions);
             }
             _ => {
-                let link = Link::to_host(lane, &hello, slot, state.epoch, state.clock_ns);
+                let link = Link::to_host(
+                    lane,
+                    &hello,
+                    (slot, state.page.clone()),
+                    state.epoch,
+                    state.clock_ns,
+                );
                 state.connect(py, proc, incarnation, link, &mut actions);
             }
         }

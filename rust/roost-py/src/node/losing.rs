@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 
 use super::{Action, Node, State};
 use crate::outgoing::Outgoing;
-use crate::peer::{Stalled, Standing};
+use crate::peer::{Link, Stalled, Standing};
 use crate::pending::{Answers, Letter, Orphans, UNSENT};
 
 /// What `lost` gives to Python.
@@ -64,18 +64,30 @@ impl Node {
         ))
     }
 
-    /// Read to the end what a dead proc had sent.
-    fn drain(&self, py: Python<'_>, proc: u64, incarnation: u32) -> PyResult<()> {
+    /// Whether something that a dead proc of another host had said, which ended with this frame, may still come: its connection
+    /// stands, and news of its end took another.
+    pub(crate) fn may_hear(&self, py: Python<'_>, proc: u64, incarnation: u32, said: u64) -> PyResult<bool> {
+        let has_ended = self.drain(py, proc, incarnation)?;
+        let mut state = self.lock();
+        let link = state.link(proc, incarnation);
+        let is_awaited =
+            |link: &mut Link| link.far.is_some() && link.raw_fd().is_some() && link.session.received() < said;
+        Ok(!has_ended && link.is_some_and(is_awaited))
+    }
+
+    /// Read what a dead proc had sent, and whether that was the end.
+    fn drain(&self, py: Python<'_>, proc: u64, incarnation: u32) -> PyResult<bool> {
         loop {
             let read = {
                 let mut state = self.lock();
                 let Some(link) = state.link(proc, incarnation) else {
-                    return Ok(());
+                    return Ok(true);
                 };
                 link.read()
             };
             match read {
-                None | Some(0) => return Ok(()),
+                None => return Ok(false),
+                Some(0) => return Ok(true),
                 Some(_) => self.parse(py, proc)?,
             }
         }

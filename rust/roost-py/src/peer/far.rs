@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use roost_core::limits::{ACK_DELAY_NS, REPLAY_BYTES_MAX};
@@ -15,6 +15,7 @@ use super::ahead::Outbox;
 use super::quiet::Quiet;
 use super::socket::{SLICES_MAX, send};
 use super::{Inbox, Link};
+use crate::page::StartedPage;
 use crate::segment::SegmentMap;
 
 /// A connection to a proc of another host that the control thread has made: both sides have proved themselves.
@@ -93,6 +94,8 @@ pub(crate) struct Far {
     pub(crate) clock_ns: i64,
     /// The carrier that brought the last frames; none where they came over the connection.
     pub(crate) carrier: Option<u64>,
+    /// Where the host finds, after this proc's end, what it had said; none in the driver, whose end is that of the job.
+    page: Option<Arc<StartedPage>>,
     pub(super) quiet: Quiet,
     pub(super) out: Outbox,
     pub(crate) inbox: Inbox,
@@ -100,7 +103,13 @@ pub(crate) struct Far {
 
 impl Link {
     /// A link to a proc of another host.
-    pub(crate) fn to_host(lane: Lane, hello: &Hello, slot: Option<u32>, epoch: u32, clock_ns: i64) -> Self {
+    pub(crate) fn to_host(
+        lane: Lane,
+        hello: &Hello,
+        (slot, page): (Option<u32>, Option<Arc<StartedPage>>),
+        epoch: u32,
+        clock_ns: i64,
+    ) -> Self {
         let mut session = Session::new(SessionConfig {
             ack_delay_ns: Some(ACK_DELAY_NS),
             // What the other end may have sent and not heard of.
@@ -119,6 +128,7 @@ impl Link {
             has_more: false,
             clock_ns,
             carrier: None,
+            page,
             quiet: Quiet::default(),
             out: Outbox::default(),
             inbox: Inbox::default(),
@@ -240,6 +250,9 @@ impl Link {
             for (slot, piece) in slices.iter_mut().zip(self.session.unsent()) {
                 *slot = IoSlice::new(piece);
                 count += 1;
+            }
+            if let (Some(page), Some(slot)) = (&far.page, self.slot) {
+                page.said(slot, self.session.last_sequence());
             }
             let written = far.secure.write(&mut socket, &slices[..count])?;
             self.session.sent(written);

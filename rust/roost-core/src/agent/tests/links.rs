@@ -110,7 +110,7 @@ fn a_lane_that_could_not_be_made_is_told_to_both() {
 }
 
 #[test]
-fn each_receiver_hears_which_of_its_own_messages_were_started() {
+fn each_receiver_hears_which_of_its_own_messages_were_started_and_what_it_was_sent() {
     let mut rig = Rig::with(spawn(&[1, 2, 3]));
     rig.say(2, ToAgent::Connect { proc: proc(1) });
     let slot = rig.take().into_iter().find_map(|output| match output {
@@ -121,6 +121,7 @@ fn each_receiver_hears_which_of_its_own_messages_were_started() {
     let seen = Seen {
         exit: Some(Exit::Signal(9)),
         started: vec![40, 41],
+        said: vec![50],
         ..Seen::default()
     };
     rig.input(Input::Died {
@@ -136,7 +137,7 @@ fn each_receiver_hears_which_of_its_own_messages_were_started() {
                 message: ToClient::Member(member),
                 ..
             } if **to == [proc(receiver)] => match &member.status {
-                Status::Failed { death, .. } => Some(death.started),
+                Status::Failed { death, .. } => Some((death.started, death.said)),
                 _ => None,
             },
             _ => None,
@@ -144,7 +145,11 @@ fn each_receiver_hears_which_of_its_own_messages_were_started() {
     };
     assert_eq!(
         [started(DRIVER), started(2), started(3)],
-        [Some(Some(40)), Some(Some(41)), Some(None)]
+        [
+            Some((Some(40), Some(50))),
+            Some((Some(41), Some(0))),
+            Some((None, None))
+        ]
     );
 }
 

@@ -35,6 +35,7 @@ fn inputs() -> Vec<Input> {
         oom: true,
         stderr: stderr.clone(),
         started: vec![1, u64::MAX],
+        said: vec![2],
     };
     vec![
         message(ToAgent::Up),

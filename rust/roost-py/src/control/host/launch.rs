@@ -7,7 +7,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use roost_core::agent::{Input, LaneEnd, Order, Place, Source as Making, TemplateId};
 use roost_core::control::{Bytes, Environ};
 use roost_core::id::{Incarnation, ProcId};
-use roost_core::limits::STARTED_SLOTS;
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -18,6 +17,7 @@ use super::{Host, Source};
 use crate::control::lane::Lane;
 use crate::control::socket::Blocked;
 use crate::control::{descendants, memory, socket};
+use crate::page;
 
 /// A process and what the agent holds of it.
 #[derive(Debug)]
@@ -154,7 +154,7 @@ impl Host {
         let (second, proc_second) = socket::stream_pair()?;
         let (stdout_read, stdout) = output_pipe()?;
         let (stderr_read, stderr) = output_pipe()?;
-        let page = memory::page("roost-started", STARTED_SLOTS as usize * 8)?;
+        let page = memory::page("roost-started", page::BYTES)?;
         let recorded = (!order.recorded.is_empty())
             .then(|| recorded_file(&order.recorded))
             .transpose()?;

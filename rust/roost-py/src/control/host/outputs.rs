@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use roost_core::agent::{Input, LaneEnd, Output, Signal};
 use roost_core::control::ToClient;
 use roost_core::id::{Incarnation, ProcId};
+use roost_core::limits::STARTED_SLOTS;
 use rustix::process::pidfd_send_signal;
 
 use super::Host;
@@ -115,7 +116,9 @@ impl Host {
     /// Slots come round again: what an old lane left in a proc's page must not count for the new one.
     pub(super) fn clear_slot(&mut self, end: LaneEnd) {
         if let (Some(slot), Some(running)) = (end.slot, self.running(end.proc, end.incarnation)) {
-            let _ = memory::write_at(&running.page, &[0; 8], u64::from(slot) * 8);
+            for counter in [slot, STARTED_SLOTS + slot] {
+                let _ = memory::write_at(&running.page, &[0; 8], u64::from(counter) * 8);
+            }
         }
     }
 

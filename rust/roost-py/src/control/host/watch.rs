@@ -19,6 +19,7 @@ use crate::control::clock::now_ns;
 use crate::control::descendants::{self, Target};
 use crate::control::memory;
 use crate::control::procfs::Stat;
+use crate::page;
 
 /// After its tombstone fell a process that ends in order may seem to run for a moment, on another CPU or waiting for one.
 /// Longer than this it really does: it has replaced its program (`exec`), and with it what made it a proc.
@@ -126,12 +127,14 @@ impl Host {
             let _ = kill_process_group(group, Signal::KILL);
         }
         let incarnation = running.incarnation;
+        let [started, said] = last_numbers(running);
         let seen = Seen {
             exit: stat.filter(Stat::is_final).as_ref().map(Stat::exit),
             likely,
             oom,
             stderr: running.pumps[1].tail(),
-            started: started(running),
+            started,
+            said,
         };
         let mark = mark_of(mark_job, running);
         self.sweeper.add(Target { mark, pid: Some(pid) });
@@ -278,19 +281,19 @@ fn zombie_exit(pid: u32) -> Option<Exit> {
     Stat::of(pid).filter(Stat::is_zombie).as_ref().map(Stat::exit)
 }
 
-/// Its started page, without the zeros at the end.
-fn started(running: &Running) -> Vec<u64> {
-    let length = STARTED_SLOTS as usize * 8;
-    // A page of ours has that length; should it be unreadable, anything may have been started.
-    let bytes = memory::read_written(&running.page, length as u64).unwrap_or_else(|_| vec![u8::MAX; length]);
-    let mut slots: Vec<u64> = bytes
+/// Its started page: what it had started and what it had said, by slot, each without the zeros at the end.
+fn last_numbers(running: &Running) -> [Vec<u64>; 2] {
+    // A page of ours has that length; should it be unreadable, anything may have been started, and be on its way.
+    let bytes = memory::read_written(&running.page, page::BYTES as u64)
+        .unwrap_or_else(|_| vec![u8::MAX; page::BYTES]);
+    let mut started: Vec<u64> = bytes
         .chunks_exact(8)
         .map(|slot| u64::from_le_bytes(slot.try_into().expect("eight bytes")))
         .collect();
-    let used = slots
-        .iter()
-        .rposition(|&slot| slot != 0)
-        .map_or(0, |last| last + 1);
-    slots.truncate(used);
-    slots
+    let said = started.split_off(started.len().min(STARTED_SLOTS as usize));
+    [started, said].map(|mut counters| {
+        let used = counters.iter().rposition(|&counter| counter != 0);
+        counters.truncate(used.map_or(0, |last| last + 1));
+        counters
+    })
 }
