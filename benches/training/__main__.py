@@ -218,10 +218,16 @@ async def kills(options: argparse.Namespace) -> None:
     for replicas in options.replicas:
         found = await kills_ours(options.kills, pace_s, replicas)
         survivors = [one.survivors_committed for one in found if one.survivors_committed is not None]
-        back = [one.phases["first_step"] for one in found]
-        print(f"roost.ft, {replicas} replicas, {len(found)} kills: survivors commit after {shown(survivors)};", end=" ")
+        # On a machine that is too busy one may fail on its way back, too.
+        back = [one.phases["first_step"] for one in found if "first_step" in one.phases]
+        print(
+            f"roost.ft, {replicas} replicas, {len(found)} incidents, of which {len(found) - len(back)} on the way back: "
+            f"survivors commit after {shown(survivors)};", end=" "
+        )  # fmt: skip
         print(f"the killed one after {shown(back)}")
         print("  " + ", ".join(f"{name} {_median(found, name):.3f}" for name in PHASES), flush=True)
+    if not options.kills_torchft:
+        return
     times = await kills_torchft(options.kills_torchft, pace_s)
     print(
         f"torchft, HTTP, exec, {len(times)} kills: survivor commits after {shown([one for one, _ in times])};", end=" "

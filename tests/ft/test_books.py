@@ -32,6 +32,15 @@ def test_survivors_are_free_when_their_group_was_aborted():
     assert round(incident.phases["survivors_released"], 6) == 0.002
 
 
+def test_that_they_are_free_may_be_heard_before_the_failure():
+    books = Books(None, 1)
+    books.released(LOST_AT - 20)
+    books.released(LOST_AT + 0.002)
+    incident = lost(books)
+    back(books, 5.0)
+    assert round(incident.phases["survivors_released"], 6) == 0.002
+
+
 def test_survivors_whose_collective_failed_before_the_host_was_lost_were_free_then():
     """What is aborted when the lost one comes back is another group."""
     books = Books(None, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Books", "Report"]
 
 _logger = logging.getLogger("roost.ft")
+_RELEASES_KEPT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ class Books:
         self._steps: dict[int, _Step] = {}
         self._lost_steps = 0
         self._heard: dict[int, list[float]] = {}
+        # When groups were aborted of late: that may be heard before the failure that it was for.
+        self._releases: deque[float] = deque(maxlen=_RELEASES_KEPT)
         self.incidents: list[Incident] = []
         # Replicas whose last sync counted, and that have not failed since.
         self._trained: set[int] = set()
@@ -139,6 +143,7 @@ class Books:
 
     def released(self, at: float) -> None:
         """The members of a group have been freed from it: because of the last failure that was heard of."""
+        self._releases.append(at)
         for incident in reversed(self.incidents):
             if incident.failed_at <= at:
                 committed_s = incident.survivors_committed
@@ -177,6 +182,9 @@ class Books:
         for at in self._heard.pop(replica, []):
             if at >= incident.failed_at:
                 incident.note("detected", at)
+        for at in self._releases:
+            if at >= incident.failed_at:
+                incident.note("survivors_released", at)
         self.incidents.append(incident)
         # One of its items was only waiting for its turn; where it learns from several a step, it may have begun one more step.
         share = 1 if self.batch_size is None else min(shares(self.batch_size, max(1, len(self._learners))))

@@ -218,9 +218,11 @@ class Coordinator(Actor):
 
     async def _abort(self, condemned: Condemned) -> None:
         """End a group at all its members at once, and note when that was done."""
+        # A call to one that is dead may wait for its next life, which has nothing to be freed from.
+        live = [replica for replica in condemned.members if replica in self._machine.live]
         calls = [
             self._companions.slice(replicas=replica).abort.call(condemned.quorum_id, condemned.reason)
-            for replica in condemned.members
+            for replica in live
         ]
         times: list[float] = []
         for call in calls:
