@@ -214,7 +214,8 @@ class _Template:
         poll = select.poll()
         for fd in (self._sock.fileno(), self._wakeup, self._driver):
             poll.register(fd, select.POLLIN)
-        later, by = list(_MODULES_LATER), time.monotonic() + _LATER_S
+        later: list[str] = list(_MODULES_LATER)
+        by = time.monotonic() + _LATER_S
         while True:
             ready = {fd for fd, _ in poll.poll(max(0.0, by - time.monotonic()) * 1e3 if later else None)}
             if not ready:
