@@ -260,7 +260,7 @@ def _refusal(status: Document, code: int, what: str) -> JobError:
     said = f"Kubernetes refuses ({what}): {status.get('message') or status.get('reason') or ''} ({code})"
     kinds: dict[int, type[JobError]] = {404: MissingError, 409: ConflictError, 410: ExpiredError}
     if code in (401, 403):
-        said += "; ask whoever runs the cluster for these rights, or give kubeconfig= another user's file"
+        said += "; ask whoever runs the cluster for these rights, give kubeconfig= another user's file, or correct namespace="
     return kinds.get(code, SilentApiError if code in _BUSY else JobError)(said)
 
 
