@@ -2,7 +2,7 @@
 # PYTHON=python3.12 chooses the interpreter; everything stays inside this folder.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-slurm hip test test-rust test-python test-rdma test-slurm test-kubernetes test-skypilot test-gpu-settings check format sim bench bench-peers bench-rdma bench-training bench-collectives check-instructions wheel fuzz asan chaos soak soak-training clean
+.PHONY: help demo demo-slurm demo-kubernetes hip test test-rust test-python test-rdma test-slurm test-kubernetes test-skypilot test-gpu-settings check format sim bench bench-peers bench-rdma bench-training bench-collectives check-instructions wheel fuzz asan chaos soak soak-training clean
 
 SETUP := @scripts/setup.sh
 RUN := @scripts/run.sh
@@ -30,6 +30,11 @@ demo-slurm:  ## the same as a Slurm job: a small cluster on this machine, a node
 	$(SETUP) demo torch ft extension
 	@scripts/mini_slurm.py prepare
 	$(RUN) scripts/mini_slurm.py with --nodes 17 -- python examples/demo --slurm --out demo-slurm.png
+
+demo-kubernetes:  ## the same on pods of a small Kubernetes cluster on this machine; pods are deleted, too (root; builds its control plane once)
+	$(SETUP) test demo torch ft extension
+	@scripts/mini_kubernetes.py prepare
+	$(RUN) scripts/mini_kubernetes.py with python examples/demo --kubernetes --out demo-kubernetes.png
 
 test: test-rust test-python  ## all tests: the core with 1,000 simulator seeds, then Python's with real processes
 
@@ -64,7 +69,7 @@ test-slurm:  ## jobs on a real Slurm of four nodes on this machine (root; instal
 	$(RUN) python -m pytest -m "" tests/job/test_slurm.py $(PYTEST)
 
 test-kubernetes:  ## jobs on a real Kubernetes control plane with three small nodes (root; builds it once, which takes 2 cores some ten minutes)
-	$(SETUP) test dev schemas extension
+	$(SETUP) test dev schemas demo torch ft extension
 	$(SAY) "Kubernetes"
 	@scripts/mini_kubernetes.py prepare
 	$(RUN) python -m pytest -m "" tests/job/test_kubernetes_cluster.py tests/job/test_kubernetes_schemas.py $(PYTEST)

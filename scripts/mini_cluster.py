@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import zlib
 from abc import ABC, abstractmethod
@@ -84,6 +85,10 @@ class MiniCluster(ABC):
     def kill(self, node: str) -> None:
         """Ends a node and all that runs there, at once."""
 
+    @abstractmethod
+    def used_by(self, command: list[str]) -> tuple[list[str], dict[str, str]]:
+        """A command from where the cluster is used, and what has to be in its environment."""
+
     def start(self, nodes: int, owner: int | None = None) -> None:
         """Starts it, whole or not at all.
 
@@ -117,6 +122,28 @@ class MiniCluster(ABC):
         self.end([path.stem for path in (self.dir / "run").glob("node-*.pid")], self.nodes_end_by)
         self.end(self.daemons, self.daemons_end_by)
         self.command("ip", "link", "del", self.bridge, check=False)
+
+    @classmethod
+    def run_with(cls, nodes: int, command: list[str]) -> NoReturn:
+        """Runs a command that uses a cluster which lasts as long; ends as it ends."""
+        script = [sys.executable, str(SCRIPT)]
+        # What ends options is kept, too.
+        command = command[command[:1] == ["--"] :]
+        with tempfile.TemporaryDirectory(prefix=f"{SCRIPT.stem}-") as folder:
+            try:
+                # By processes of their own, whose end makes orphans of the daemons.
+                starting = [*script, "start", folder, "--nodes", str(nodes), "--while", str(os.getpid())]
+                subprocess.run(starting, check=True)
+                whole, environment = cls(folder).used_by(command)
+                told = {**os.environ, **environment, SCRIPT.stem.upper(): folder}
+                with subprocess.Popen(whole, env=told) as running:
+                    # A terminal's Ctrl-C reaches the command, too.
+                    signal.signal(signal.SIGINT, signal.SIG_IGN)
+                    signal.signal(signal.SIGTERM, lambda *_: running.terminate())
+                    code = running.wait()
+            finally:
+                subprocess.run([*script, "stop", folder], check=True)
+        sys.exit(code)
 
     def command(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Runs one to its end."""
@@ -175,6 +202,10 @@ def commands_of(kind: type[MiniCluster], about: str) -> tuple[argparse.ArgumentP
             command.add_argument("--while", dest="owner", type=int, metavar="PID")
         elif what != "stop":
             command.add_argument("node")
+    lasting = commands.add_parser("with")
+    lasting.set_defaults(what="run_with")
+    lasting.add_argument("--nodes", type=int, default=kind.nodes)
+    lasting.add_argument("command", nargs=argparse.REMAINDER)
     return parser, commands
 
 

@@ -7,6 +7,8 @@
     scripts/mini_kubernetes.py kill DIR NODE          cut a node's power
     scripts/mini_kubernetes.py boot DIR NODE          and give it back
     scripts/mini_kubernetes.py stop DIR               end it all; DIR stays
+    scripts/mini_kubernetes.py with [--nodes N] COMMAND…  run a command with one that lasts as long; $KUBECONFIG names it,
+                                                      $MINI_KUBERNETES is its DIR
 
 etcd, kube-apiserver, kube-controller-manager and kube-scheduler are the real ones. A node is a `mini_kubelet.py`, which runs pods as
 processes in namespaces of their own; each claims 4 processors, 16 GiB and 8 GPUs.
@@ -143,6 +145,10 @@ class Kubernetes(MiniCluster):
         if self.pid(f"node-{node}") is None:
             fail(f"{node} does not run")
         self.end([f"node-{node}"], signal.SIGKILL)
+
+    def used_by(self, command: list[str]) -> tuple[list[str], dict[str, str]]:
+        """A command of this machine's, which reaches pods by their addresses."""
+        return command, {"KUBECONFIG": f"{self.dir}/kubeconfig"}
 
     @staticmethod
     def lacking() -> list[str]:

@@ -23,7 +23,6 @@ import signal
 import stat
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import NoReturn
 
@@ -208,6 +207,10 @@ class Slurm(MiniCluster):
             ]
         os.execvpe(whole[0], whole, self.environment)
 
+    def used_by(self, command: list[str]) -> tuple[list[str], dict[str, str]]:
+        """A command on the login node."""
+        return [sys.executable, __file__, "exec", str(self.dir), "login", *command], {}
+
     @staticmethod
     def lacking() -> list[str]:
         """The programs that are not there."""
@@ -231,26 +234,6 @@ class Slurm(MiniCluster):
             subprocess.run(["apt-get", "update", "--quiet"], stdout=subprocess.DEVNULL, check=False)
         fail("Slurm could not be installed (see above)")
 
-    @staticmethod
-    def run_with(nodes: int, command: list[str]) -> NoReturn:
-        """Runs a command on the login node of a cluster that lasts as long; ends as it ends."""
-        script = [sys.executable, __file__]
-        with tempfile.TemporaryDirectory(prefix="mini-slurm-") as folder:
-            try:
-                # By processes of their own, whose end makes orphans of the daemons.
-                subprocess.run(
-                    [*script, "start", folder, "--nodes", str(nodes), "--while", str(os.getpid())], check=True
-                )
-                environment = {**os.environ, "MINI_SLURM": folder}
-                with subprocess.Popen([*script, "exec", folder, "login", *command], env=environment) as running:
-                    # A terminal's Ctrl-C reaches the command, too.
-                    signal.signal(signal.SIGINT, signal.SIG_IGN)
-                    signal.signal(signal.SIGTERM, lambda *_: running.terminate())
-                    code = running.wait()
-            finally:
-                subprocess.run([*script, "stop", folder], check=True)
-        sys.exit(code)
-
 
 def main() -> None:
     """Does it."""
@@ -258,11 +241,7 @@ def main() -> None:
     inside = commands.add_parser("exec")
     inside.add_argument("dir")
     inside.add_argument("node")
-    lasting = commands.add_parser("with")
-    lasting.set_defaults(what="run_with")
-    lasting.add_argument("--nodes", type=int, default=Slurm.nodes)
-    for command in (inside, lasting):
-        command.add_argument("command", nargs=argparse.REMAINDER)
+    inside.add_argument("command", nargs=argparse.REMAINDER)
     obey(Slurm, parser, "installs Slurm")
 
 

@@ -9,7 +9,8 @@ Run it with `make demo`, or `python examples/demo`. It ends with a table of the 
 when the failures made more difference to the final loss than the choice of the seed does.
 
 With `--slurm` the replicas have a node each of a Slurm cluster; those of the small one of `make demo-slurm` lose their power, too. What
-was there moves to a node that stands by, and a node that is back is taken in.
+was there moves to a node that stands by, and a node that is back is taken in. With `--kubernetes` they have a pod each of the small cluster
+of `make demo-kubernetes`; pods are deleted, and Kubernetes makes them anew.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import picture
 import runs
-from nodes import Nodes
+from nodes import Pods, SlurmNodes
 from settings import NODES_WANTED, REPLICAS_WANTED, Settings, nodes_here, replicas_here
 from text import library_sources, write_text
 
@@ -43,16 +44,16 @@ QUICK_STEPS = 120
 
 def chosen(options: argparse.Namespace) -> tuple[Settings, tuple[int, ...]]:
     """The settings of the first run, and the seeds of all."""
-    count, wanted = (nodes_here(), NODES_WANTED) if options.slurm else (replicas_here(), REPLICAS_WANTED)
+    count, wanted = (nodes_here(), NODES_WANTED) if options.cluster else (replicas_here(), REPLICAS_WANTED)
     settings = Settings(replicas=options.replicas or count, every=1 if options.every_step else Settings.every)
-    if options.slurm:
+    if options.cluster:
         # Many replicas share these processors: each step of one takes its time, and so does its next life.
         settings = replace(settings, failure_every_s=12.0, detect_within_s=15.0)
     seeds = SEEDS
     if options.quick:
         few_replicas = options.replicas or min(3, count)
         settings = replace(
-            settings, steps=QUICK_STEPS, last_steps=QUICK_STEPS // 4, replicas=few_replicas, power_loss_every_s=4.0
+            settings, steps=QUICK_STEPS, last_steps=QUICK_STEPS // 4, replicas=few_replicas, host_loss_every_s=4.0
         )
         seeds = SEEDS[:1]
     how = "averaging gradients at every step" if options.every_step else f"a DiLoCo sync every {settings.every} steps"
@@ -74,7 +75,9 @@ async def train(settings: Settings, seeds: tuple[int, ...], options: argparse.Na
     undisturbed: list[runs.Run] = []
     sources = library_sources()
     async with AsyncExitStack() as stack:
-        nodes = await stack.enter_async_context(Nodes(settings.replicas)) if options.slurm else None
+        nodes = None
+        if options.cluster is not None:
+            nodes = await stack.enter_async_context(options.cluster(settings.replicas))
         shared = None if nodes is None else nodes.folder
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="roost-demo-", dir=shared)))
         for seed in seeds:
@@ -110,9 +113,14 @@ if __name__ == "__main__":
     parser.add_argument("--quick", action="store_true", help="a small form: fewer steps, one seed, no verdict")
     parser.add_argument("--every-step", action="store_true", help="average gradients at every step instead of DiLoCo")
     parser.add_argument(
-        "--replicas", type=int, help="how many (default: as many as this machine takes, 8 at most; 16 with --slurm)"
+        "--replicas", type=int, help="how many (default: as many as this machine takes, 8 at most; 16 on a cluster)"
     )
-    parser.add_argument("--slurm", action="store_true", help="a node of the Slurm cluster here for each replica")
+    parser.set_defaults(cluster=None)
+    for option, kind, helps in (
+        ("--slurm", SlurmNodes, "a node of the Slurm cluster here for each replica"),
+        ("--kubernetes", Pods, "a pod of the small Kubernetes cluster here for each replica"),
+    ):
+        parser.add_argument(option, dest="cluster", action="store_const", const=kind, help=helps)
     parser.add_argument(
         "--out", type=Path, default=Path("demo.png"), help="where the picture goes (default: %(default)s)"
     )

@@ -55,29 +55,28 @@ async def train(
     settings: Settings, files: tuple[Path, Path], failing: bool, show: Callable[[int, int, int], None],
     nodes: Nodes | None = None,
 ) -> Run:  # fmt: skip
-    """Train once, with failures or without, on this machine or on a cluster's nodes."""
+    """Train once, with failures or without, on this machine or on a cluster's hosts."""
     live: list[tuple[float, int]] = []
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         job = await enter(_job(settings, files, None if nodes is None else await enter(nodes.attached())))
         began, began_at = time.monotonic(), time.time()
         injected: list[Injected] = []
-        power_losses: list[float] = []
+        losses: list[float] = []
         if failing:
             injected = (await enter(Failures(job, every_s=settings.failure_every_s, seed=settings.seed))).injected
         if failing and nodes is not None:
-            power_losses = await enter(nodes.losing_power(job, settings.power_loss_every_s, settings.seed))
+            losses = await enter(nodes.losing_some(job, settings.host_loss_every_s, settings.seed))
         running = asyncio.create_task(job.run())
         while not running.done():
             await asyncio.wait({running}, timeout=_LOOK_S)
             live.append((time.monotonic() - began, len(job.trained)))
-            show(job.progress, len(job.trained), len(injected) + len(power_losses))
+            show(job.progress, len(job.trained), len(injected) + len(losses))
         report = await running
         seconds = time.monotonic() - began
         held_out = await job.trainers.slice(replicas=0, procs=0).test.call_one()
-    failures = sorted(
-        [*((one.at, one.kind) for one in injected), *((at, "power loss of a node") for at in power_losses)]
-    )
+    lost = "" if nodes is None else nodes.loss
+    failures = sorted([*((one.at, one.kind) for one in injected), *((at, lost) for at in losses)])
     return Run(settings, report, held_out, seconds, failures, live, began_at)
 
 

@@ -36,8 +36,8 @@ class Settings:
     every: int = 20
     """Inner steps between two syncs; 1 averages gradients at every step instead."""
     failure_every_s: float = 3.0
-    power_loss_every_s: float = 45.0
-    """Of one of a cluster's nodes."""
+    host_loss_every_s: float = 45.0
+    """Of one of a cluster's."""
     detect_within_s: float = 3.0
     batch: int = 8
     context: int = 64

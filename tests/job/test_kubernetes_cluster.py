@@ -1,6 +1,7 @@
 """`KubernetesJob` on a real control plane, with small nodes that run pods as processes (`scripts/mini_kubernetes.py`)."""
 
 import asyncio
+import importlib.util
 import itertools
 import json
 import os
@@ -337,4 +338,19 @@ async def test_pods_that_are_reached_through_the_api_server(cluster, tmp_path, f
                 await nodes.slice(hosts=0).name.call_one()
             figures(f"a call through a port-forward: {20 * (time.monotonic() - calling):.1f} ms")
     await job.kill()
+    assert cluster.left() == []
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(
+    importlib.util.find_spec("torchft") is None, reason="no torchft: `make test-kubernetes` installs it"
+)
+def test_training_outlives_pods_that_are_deleted(cluster, tmp_path):
+    command = [sys.executable, ROOT / "examples" / "demo", "--kubernetes", "--quick", "--out", tmp_path / "demo.png"]
+    environment = {**os.environ, "KUBECONFIG": cluster.kubeconfig, "MINI_KUBERNETES": str(cluster.folder)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^\d+ failures: .*deletion of a pod", done.stdout, re.MULTILINE)
+    assert re.search(r"was lost on host roost-demo-trainers-\d", done.stderr), "the proc's own failure"
+    assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
     assert cluster.left() == []
