@@ -1,8 +1,9 @@
 """A small node for a real Kubernetes control plane: it runs the pods that are bound to it as processes of this machine.
 
 A pod has a network, a host name, processes, /etc and /dev/shm of its own; all pods' names are in one file of hosts, which stands for
-the cluster's DNS. There is no container runtime: an image is a name (one that begins with "missing" is not found), and files are this
-machine's. The first container is run, its exec probes, secrets and memory volumes are honoured, its log is served, its ports are forwarded.
+the cluster's DNS: nobody is asked for other names. There is no container runtime: an image is a name (one that begins with "missing" is
+not found), and files are this machine's. The first container is run, its exec probes, secrets and memory volumes are honoured, its log is
+served, its ports are forwarded.
 
 usage: mini_kubelet.py DIR NODE BRIDGE SUBNET NUMBER (by mini_kubernetes.py)
 """
@@ -46,6 +47,7 @@ for top in etc run; do
     mount -t overlay overlay -o "lowerdir=/$top,upperdir=$2/upper/$top,workdir=$2/upper/$top.work" /$top
 done
 mount --bind "$3" /etc/hosts
+printf '%s: files\\n' passwd group shadow hosts >/etc/nsswitch.conf
 mount -t tmpfs tmpfs /dev/shm
 hostname "$1"; address=${4%,*} gateway=${4#*,} cwd=$5; shift 5
 while [ "$1" != -- ]; do mkdir -p "${1#*=}"; mount --bind "${1%%=*}" "${1#*=}"; shift; done; shift

@@ -341,7 +341,7 @@ async def test_pods_that_are_reached_through_the_api_server(cluster, tmp_path, f
     assert cluster.left() == []
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(
     importlib.util.find_spec("torchft") is None, reason="no torchft: `make test-kubernetes` installs it"
 )
