@@ -150,7 +150,7 @@ bench-training:  ## training without failures and after kills, beside plain torc
 	$(SETUP) demo torch ft extension
 	$(RUN) python -m benches.training
 
-bench-collectives:  ## small and large all-reduces over gloo, beside plain torch.distributed
+bench-collectives:  ## small and large all-reduces on the CPU, beside plain torch.distributed
 	$(SETUP) torch extension
 	$(RUN) python -m benches.python.collectives
 

@@ -8,12 +8,14 @@
 //! - the rest owns: `platform` (which GPUs, from which libraries), `device`, `stream`, `memory`, `virtual_memory`,
 //!   `module`, `kernels` (what the build has embedded), `export` (what one-sided memory asks)
 //! - `rccl`: the same layers for RCCL and NCCL
+//! - `host_group`: reductions on the CPU, between ranks of one host
 //!
 //! `library` opens shared libraries, `symbols` is how tables of their functions are written, `error` what can go wrong.
 
 pub mod device;
 pub mod error;
 pub mod export;
+pub mod host_group;
 pub mod kernels;
 pub mod library;
 pub mod memory;

@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub use abort::{Stuck, abort_all};
 pub use communicator::{Communicator, Progress};
 pub use config::Options;
-pub use lane::{Call, Done, Lane, Verb};
+pub use lane::{Call, Done, Lane, Stage, Verb};
 pub use operations::Operation;
 
 use crate::error::{Copies, GpuError};

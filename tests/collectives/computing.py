@@ -8,6 +8,7 @@ import standins
 import torch
 
 from roost import Actor, context, endpoint
+from roost.collectives import on_one_host, over_gloo
 from roost.collectives.rccl import Rccl
 from roost.errors import CollectiveError, Unavailable
 
@@ -32,6 +33,25 @@ def tensor_of(rank, shape, dtype, seed=0):
     return numbers.to(torch.float32).to(dtype) if dtype.is_floating_point else numbers.to(dtype)
 
 
+def awkward(rank, count, dtype):
+    """Numbers of all sizes, with what is easily got wrong."""
+    generator = torch.Generator().manual_seed(rank)
+    numbers = torch.randn(count, generator=generator) * 2.0 ** torch.randint(-30, 30, (count,), generator=generator)
+    corners = [float("inf"), float("nan"), float("-inf"), 0.0, 1e-42, 6e-8, 65504.0, 65519.0, 3.3e38, 1.0 + 2.0**-11]
+    numbers[: 10 * len(corners)] = torch.tensor(corners).repeat(10).roll(rank)
+    return numbers.to(dtype)
+
+
+def reduced(every, op):
+    """As it is to be: in rank order, numbers of 16 bits in 32, rounded once."""
+    step = {"product": torch.mul, "max": torch.maximum, "min": torch.minimum}.get(op, torch.add)
+    wide = torch.float32 if every[0].dtype.itemsize == 2 else every[0].dtype
+    whole = every[0].to(wide)
+    for one in every[1:]:
+        whole = step(whole, one.to(wide))
+    return (whole / len(every) if op == "average" else whole).to(every[0].dtype)
+
+
 def same(found, wanted):
     """Bit for bit."""
     if found.shape != wanted.shape or found.dtype != wanted.dtype:
@@ -39,17 +59,32 @@ def same(found, wanted):
     return torch.equal(found.reshape(-1).view(torch.uint8), wanted.reshape(-1).view(torch.uint8))
 
 
+class Unreachable:
+    """Memory of a host that another one cannot open."""
+
+    open = staticmethod(lambda *_: None)
+
+
+class Never:
+    """A call that does not end."""
+
+    def then(self, done):
+        """It is never called."""
+
+
 class Member(Actor):
     """One rank.
 
     Args:
-        libraries: the folder of stand-ins for a GPU's libraries; None for gloo.
+        libraries: the folder of stand-ins for a GPU's libraries; None for gloo, and "sockets" for it without this host's memory.
     """
 
     def __init__(self, libraries=None):
-        self.backend = "gloo" if libraries is None else "rccl"
-        if libraries is not None:
+        self.backend = "gloo" if libraries in (None, "sockets") else "rccl"
+        if self.backend == "rccl":
             standins.use(libraries)
+        elif libraries == "sockets":
+            over_gloo.on_one_host = lambda *_: None
         self.comm = self.part = None
         self.inside = asyncio.Event()
 
@@ -121,6 +156,53 @@ class Member(Actor):
                         yield f"{dtype} {size} {op} out of place"
                     if await comm.all_reduce(mine, op) is not mine or not same(mine, wanted):
                         yield f"{dtype} {size} {op} in place"
+
+    @endpoint
+    async def awkward_numbers(self, count):
+        """Every operation on numbers of all sizes; gives how many were compared, and what was wrong."""
+        comm, compared, wrong = self.comm, 0, []
+        for dtype in REDUCED:
+            if not dtype.is_floating_point:
+                continue
+            every = [awkward(rank, count, dtype) for rank in range(comm.size)]
+            for op in OPS:
+                wanted = reduced(every, op)
+                found = await comm.all_reduce(every[comm.rank].clone(), op)
+                # There are several bit patterns that are no number.
+                differ = (found != wanted) & ~(found.isnan() & wanted.isnan())
+                compared += count
+                if differ.any():
+                    at = differ.nonzero()[0].item()
+                    wrong.append(f"{dtype} {op}: {int(differ.sum())}, at {at} {found[at]} instead of {wanted[at]}")
+        return compared, wrong
+
+    @endpoint
+    async def turns_of_the_loop(self, count):
+        """How many turns others had while so many small sums were made in a row."""
+        turns, ended = 0, False
+
+        async def others():
+            nonlocal turns
+            while not ended:
+                turns += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(others())
+        await asyncio.sleep(0)
+        turns = 0
+        for _ in range(count):
+            await self._sum()
+        found, ended = turns, True
+        await beside
+        return found
+
+    @endpoint
+    async def join_without_memory(self, who):
+        """One rank cannot reach the first one's."""
+        if context().point.rank == who:
+            on_one_host.HostGroup = Unreachable
+        self.comm = await self._communicator()
+        return self.comm._library._host is None
 
     async def _reduce(self):
         comm = self.comm
@@ -250,16 +332,22 @@ class Member(Actor):
         await self.inside.wait()
 
     @endpoint
-    async def wait_for(self, who, timeout):
+    async def wait_for(self, who, timeout, verb="all_reduce"):
         """One rank does not come."""
         if self.comm.rank == who:
             return None
         began = time.monotonic()
         try:
-            await self.comm.all_reduce(torch.ones(10), timeout=timeout)
+            await getattr(self.comm, verb)(torch.ones(10), timeout=timeout)
         except CollectiveError as error:
             return str(error), error.suspects, time.monotonic() - began
         return None
+
+    @endpoint
+    async def hang_in(self, who, verb):
+        """One rank begins operations of a kind, and brings nothing along."""
+        if self.comm.rank == who:
+            setattr(self.comm._library, verb, lambda *_: Never())
 
     @endpoint
     async def cannot_be_freed(self, who):

@@ -1,4 +1,5 @@
-"""What tests of collectives share: their actors lie beside them, and run over gloo, and over RCCL by its stand-in.
+"""What tests of collectives share: their actors lie beside them, and run over gloo, with and without the
+host's memory, and over RCCL by its stand-in.
 
 The tests of a module have one loop, and so one job, all of whose procs are forked from one template that has imported torch.
 """
@@ -33,7 +34,8 @@ def standin(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(params=["gloo", "rccl"])
+@pytest.fixture(params=["memory", "sockets", "rccl"])
 def libraries(request):
-    """What ranks are made with: None for gloo, or the folder of the stand-ins."""
-    return None if request.param == "gloo" else request.getfixturevalue("standin")
+    """What ranks are made with: None for gloo and this host's memory, "sockets" for gloo alone, or the folder of the stand-ins."""
+    ways = {"memory": None, "sockets": "sockets"}
+    return ways[request.param] if request.param in ways else request.getfixturevalue("standin")

@@ -32,6 +32,25 @@ async def test_every_operation_with_every_dtype_and_size(members):
     assert {tuple(one) for one in (await members.two_at_once.call()).values()} == {(8.0, 16.0)}
 
 
+@pytest.mark.parametrize("libraries", ["memory"], indirect=True)
+async def test_numbers_of_all_sizes_have_torchs_bits_and_others_have_turns(members, figures):
+    said = [*(await members.awkward_numbers.call(300_001)).values()]
+    assert not any(wrong for _, wrong in said), said
+    figures(f"{said[0][0] * len(said)} numbers of 8 ranks compared, 0 differ")
+    # Sums that are there at once are no reason to keep the loop from everything else.
+    assert min((await members.turns_of_the_loop.call(400)).values()) >= 400 // 16 - 1
+
+
+async def test_memory_that_one_rank_cannot_reach_is_used_by_none():
+    from computing import Member
+
+    async with this_host().spawn_procs({"gpus": 3}, preload=PRELOAD) as procs:
+        mesh = procs.spawn("members", Member)
+        for who, wanted in ((None, False), (2, True)):
+            assert set((await mesh.join_without_memory.call(who)).values()) == {wanted}
+            assert set((await mesh.sum.call()).values()) == {6.0}
+
+
 async def test_a_split_in_two_and_one_that_has_no_part(members):
     found = [*(await members.divide.call()).values()]
     # Even ranks are 0, 2, 4, 6; odd ones 1, 3, 5; the highest is first.

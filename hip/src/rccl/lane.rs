@@ -1,6 +1,8 @@
 //! A communicator whose calls are made by a thread of its own, one after the other, and followed until the device has done
 //! them: the library's calls may block, and nothing else tells when a collective has ended.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
@@ -52,6 +54,23 @@ pub struct Call {
     pub data_type: DataType,
 }
 
+/// How far the lane is with the operation that it is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// The library's call has not returned.
+    Called,
+    /// It has, and the library is still bringing it to the device.
+    Beginning,
+    /// The device is to do it, and has not.
+    OnDevice,
+}
+
+impl Stage {
+    const ALL: [Self; 3] = [Self::Called, Self::Beginning, Self::OnDevice];
+    /// In the place of a stage: it is in none.
+    const IDLE: u8 = 0;
+}
+
 /// Called once, on the lane's thread, when the memory is the caller's again.
 pub type Done<T> = Box<dyn FnOnce(Result<T, GpuError>) + Send>;
 
@@ -81,6 +100,8 @@ pub struct Lane {
     communicator: Communicator,
     device: Device,
     jobs: SyncSender<Job>,
+    /// One more than the number of a [`Stage`].
+    stage: Arc<AtomicU8>,
 }
 
 impl Lane {
@@ -91,7 +112,9 @@ impl Lane {
     /// When there can be no stream, or no thread.
     pub fn start(communicator: Communicator, device: Device) -> Result<Self, GpuError> {
         let (jobs, waiting) = sync_channel(WAITING_MAX);
+        let stage = Arc::new(AtomicU8::new(Stage::IDLE));
         let worker = Worker {
+            stage: Arc::clone(&stage),
             stream: device.stream()?,
             communicator: communicator.clone(),
             device: device.clone(),
@@ -106,12 +129,19 @@ impl Lane {
             communicator,
             device,
             jobs,
+            stage,
         })
     }
 
     /// The communicator itself.
     pub fn communicator(&self) -> &Communicator {
         &self.communicator
+    }
+
+    /// How far it is with the operation that it is in, if it is in one.
+    pub fn stage(&self) -> Option<Stage> {
+        let number = self.stage.load(Ordering::Relaxed).checked_sub(1)?;
+        Stage::ALL.get(usize::from(number)).copied()
     }
 
     /// Has calls made, several as one group, when those before have ended and `stream` has come to where it is now.
@@ -161,14 +191,27 @@ struct Worker {
     communicator: Communicator,
     device: Device,
     stream: Stream,
+    stage: Arc<AtomicU8>,
 }
 
 impl Worker {
+    fn comes_to(&self, stage: Stage) {
+        self.stage.store(stage as u8 + 1, Ordering::Relaxed);
+    }
+
     fn run(self, jobs: &Receiver<Job>) {
         for job in jobs {
             match job {
-                Job::Calls { calls, after, done } => done(self.given_back(self.perform(&calls, &after))),
-                Job::Split { colour, key, done } => done(self.given_back(self.split(colour, key))),
+                Job::Calls { calls, after, done } => {
+                    let outcome = self.given_back(self.perform(&calls, &after));
+                    self.stage.store(Stage::IDLE, Ordering::Relaxed);
+                    done(outcome);
+                }
+                Job::Split { colour, key, done } => {
+                    let outcome = self.given_back(self.split(colour, key));
+                    self.stage.store(Stage::IDLE, Ordering::Relaxed);
+                    done(outcome);
+                }
                 Job::End(_) => return,
             }
         }
@@ -176,15 +219,18 @@ impl Worker {
 
     fn perform(&self, calls: &[Call], after: &Event) -> Result<(), GpuError> {
         self.stream.wait_for(after)?;
+        self.comes_to(Stage::Called);
         self.device.with(|| match calls {
             [call] => self.call(call),
             _ => self
                 .communicator
                 .group(|| calls.iter().try_for_each(|call| self.call(call).map(drop))),
         })?;
+        self.comes_to(Stage::Beginning);
         self.communicator.settle(FOR_EVER)?;
         let done = self.device.event()?;
         done.record(&self.stream)?;
+        self.comes_to(Stage::OnDevice);
         done.wait()
     }
 
@@ -214,10 +260,12 @@ impl Worker {
     }
 
     fn split(&self, colour: Option<u32>, key: i32) -> Result<Option<Lane>, GpuError> {
+        self.comes_to(Stage::Called);
         let split = || self.communicator.split(colour, key, FOR_EVER);
         let Some(child) = self.device.with(split)? else {
             return Ok(None);
         };
+        self.comes_to(Stage::Beginning);
         child.settle(FOR_EVER)?;
         Lane::start(child, self.device.clone()).map(Some)
     }

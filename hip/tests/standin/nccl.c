@@ -4,7 +4,7 @@
 // A communicator that does not block hands its calls to a thread and says "in progress" until they are done. Like the
 // real ones, a call whose peer has died waits for ever, until an abort. Faults come from ROOST_STANDIN, read when a
 // communicator is made: "hang=3" (the third operation never ends), "fail=2:3" (the second returns code 3), "slow=50" (ms
-// before every operation), "hang_init=1", "hang_abort=1".
+// before every operation), "hang_call=2" (the call of the second does not return), "hang_init=1", "hang_abort=1".
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <limits.h>
@@ -33,8 +33,8 @@ struct comm {
     char name[96];
     int rank, ranks, blocking, splits, operations;
     uint64_t rounds;
-    int hang, fail, fail_code, slow, hang_init, hang_abort;
-    _Atomic int aborted, pending, result;
+    int hang, fail, fail_code, slow, hang_call, hang_init, hang_abort;
+    _Atomic int aborted, pending, result, calling;
     pthread_t thread;
     int threaded;
     struct job *jobs;
@@ -177,6 +177,10 @@ static void *in_thread(void *argument) {
 
 static int start(struct comm *comm, struct job *jobs) {
     if (comm->aborted) return USAGE;
+    comm->calling++;
+    while (comm->operations + 1 == comm->hang_call && !comm->aborted) nap();
+    comm->calling--;
+    if (comm->aborted) return USAGE;
     if (comm->threaded) {
         if (comm->pending) return USAGE; // a call before the last was under way
         pthread_join(comm->thread, NULL);
@@ -230,6 +234,7 @@ static struct comm *make(const char *name, int ranks, int rank, int blocking) {
     if ((found = strstr(faults, "hang="))) comm->hang = atoi(found + 5);
     if ((found = strstr(faults, "slow="))) comm->slow = atoi(found + 5);
     if ((found = strstr(faults, "fail="))) sscanf(found, "fail=%d:%d", &comm->fail, &comm->fail_code);
+    if ((found = strstr(faults, "hang_call="))) comm->hang_call = atoi(found + 10);
     comm->hang_init = !!strstr(faults, "hang_init=1");
     comm->hang_abort = !!strstr(faults, "hang_abort=1");
     int file = shm_open(name, O_RDWR | O_CREAT, 0600);
@@ -255,7 +260,7 @@ int ncclCommInitRankConfig(struct comm **made, int ranks, unique_id id, int rank
 // One that was not joined has its name yet.
 static int end_comm(struct comm *comm, int hanging) {
     comm->aborted = 1;
-    while (hanging) nap();
+    while (hanging || comm->calling) nap();
     if (comm->threaded) pthread_join(comm->thread, NULL);
     shm_unlink(comm->name);
     munmap(comm->segment, sizeof(struct segment));

@@ -37,8 +37,8 @@ class Communicator:
     come after what torch's current stream has when they are called, and the reply when the GPU is done.
 
     When a rank dies, all that is under way raises `CollectiveError` with the death in `.failure`, here and in what was split off.
-    When an operation has not ended in time, `.suspects` names who has not begun it. Then the communicator is of no more use:
-    `rebuild()` makes a new one.
+    When an operation has not ended in time, `.suspects` names who has not begun it, or hangs in it, as far as that can be known.
+    Then the communicator is of no more use: `rebuild()` makes a new one.
     """
 
     def __init__(self, place: Place, backend: Backend, group: Group, library: Library) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
 from roost.collectives.groups import groups
+from roost.collectives.suspects import Standing, suspects_of
 from roost.desk import desk_of
 from roost.errors import CollectiveError
 from roost.last_resort import end_process
@@ -42,6 +43,8 @@ _ANSWER_S = 1.0
 _ABORT_WITHIN_S = 2.0
 # In so many looks: one that comes late, because the process had no CPU, is not yet the last.
 _LOOKS = 8
+# How many operations in one turn of the loop may have ended when they were begun: each takes some 10 us.
+_AT_ONCE_MAX = 16
 
 
 class Member(NamedTuple):
@@ -109,6 +112,8 @@ class Group:
         self._children: WeakSet[Group] = WeakSet()
         self._lock = threading.Lock()
         self._pending: dict[int, Pending] = {}
+        # Operations that had ended when they were begun, since the loop's last turn.
+        self._at_once = 0
         # Their errors wait for the news that explains them.
         self._held: list[Pending] = []
         self._end: _End | None = None
@@ -144,8 +149,29 @@ class Group:
             except RuntimeError as error:
                 # The others wait for it, and will hear of it from here.
                 pending.error = error
+            if pending.begun is None and pending.error is None:
+                del self._pending[number]
+                self._settle(reply, operation.result)
+                return reply
         self.runtime.on_loop(lambda: self._watch(pending))
         return reply
+
+    def _settle(self, reply: Reply[Any], result: Any) -> None:
+        """It has ended already.
+
+        Who awaits what is there gives nobody else a turn: so on the loop only some in a row are there at once.
+        """
+        if threading.get_ident() == self.runtime.thread:
+            self._at_once += 1
+            if self._at_once == 1:
+                self.runtime.loop.call_soon(self._loop_turns, context=Context())
+            elif self._at_once > _AT_ONCE_MAX:
+                self.runtime.loop.call_soon(_set_result, reply, result, context=Context())
+                return
+        reply.set_result(result)
+
+    def _loop_turns(self) -> None:
+        self._at_once = 0
 
     def _watch(self, pending: Pending) -> None:
         """See to it that its end is heard of, or that it does not come."""
@@ -163,8 +189,7 @@ class Group:
         if pending.timer is not None:
             pending.timer.cancel()
         if pending.error is None:
-            if not pending.reply.done():
-                pending.reply.set_result(pending.result)
+            _set_result(pending.reply, pending.result)
         elif self._end is not None:
             self._fail(pending)
         else:
@@ -238,34 +263,38 @@ class Group:
         if self._end is None and pending.number in self._pending:
             self.runtime.keep(self._find_suspects(pending))
 
-    async def _find_suspects(self, pending: Pending) -> None:
-        """Ask all how far they are; whoever has not come so far, or does not answer, is what the others wait for."""
-        others = [rank for rank in range(len(self.members)) if rank != self.rank]
-        answers = await asyncio.gather(*(self._progress_of(rank) for rank in others))
-        behind: list[int] = []
-        said: list[str] = []
-        for rank, answer in zip(others, answers, strict=True):
-            name = self.members[rank].name
-            if answer is None:
-                behind.append(rank)
-                said.append(f"{name} does not answer")
-            elif answer[0] < pending.number:
-                behind.append(rank)
-                said.append(f"{name} has not begun it (its last is {answer[1]}, operation {answer[0]})")
-            elif answer[0] == pending.number and answer[1] != pending.name:
-                behind.append(rank)
-                said.append(f"{name} is in {answer[1]} instead")
-        why = "; ".join(said) or "all ranks have begun it"
-        reason = f"{pending} did not end within {pending.timeout_s:g} s: {why}"
-        self._give_up(reason, [self.members[rank].name for rank in behind])
+    def standing(self, number: int) -> Standing:
+        """How far this member is, and whether it is still in an operation."""
+        return Standing(*self.last_begun, number in self._pending, self.library.stage())
 
-    async def _progress_of(self, rank: int) -> tuple[int, str] | None:
+    async def _find_suspects(self, pending: Pending) -> None:
+        """Ask all how far they are."""
+        others = [rank for rank in range(len(self.members)) if rank != self.rank]
+        answers = await asyncio.gather(*(self._standing_of(rank, pending.number) for rank in others))
+        standings = dict(zip(others, answers, strict=True))
+        if self._end is not None or pending.number not in self._pending:
+            return
+        standings[self.rank] = self.standing(pending.number)
+        names = [member.name for member in self.members]
+        operation = pending.number, pending.name
+        why, suspects = suspects_of(operation, names, dict(sorted(standings.items())), self.library.lagging())
+        reason = f"{pending} did not end within {pending.timeout_s:g} s: {why}"
+        self._give_up(reason, [names[rank] for rank in suspects])
+
+    async def _standing_of(self, rank: int, number: int) -> Standing | None:
         desk = desk_of(self.runtime, self.members[rank].proc)
+        asked = desk.progress.options(timeout=_ANSWER_S).call_one(self.id, rank, number)
         try:
-            answer: tuple[int, str] | None = await desk.progress.options(timeout=_ANSWER_S).call_one(self.id, rank)
+            answer: Standing | None = await asked
         except Exception:  # noqa: BLE001 - whatever keeps it from answering
             return None
         return answer
+
+
+def _set_result(reply: Reply[Any], result: Any) -> None:
+    """Unless it was cancelled meanwhile."""
+    if not reply.done():
+        reply.set_result(result)
 
 
 def _finish(home: Groups, pending: Pending, error: BaseException | None) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from roost.collectives.suspects import Stage
     from roost.runtime import Runtime
 
 __all__ = ["Backend", "Begun", "Joined", "Library", "Split", "opened"]
@@ -66,13 +67,24 @@ class Joined(Protocol):
         """End what it does: whoever waits in it gets an error. From any thread, at once, again and again."""
         ...
 
+    def lagging(self) -> Sequence[int]:
+        """Who is seen not to have brought his part of the operation that it is in; nobody where that cannot be seen."""
+        ...
+
+    def stage(self) -> Stage | None:
+        """How far it is with the operation that it is in; None where that cannot be seen."""
+        ...
+
     def close(self) -> None:
         """Let it go. Blocks until the library's threads have ended."""
         ...
 
 
 class Library(Joined, Protocol):
-    """One that moves tensors: they are contiguous, and so much of their shapes and dtypes as can be seen here has been checked."""
+    """One that moves tensors: they are contiguous, and so much of their shapes and dtypes as can be seen here has been checked.
+
+    Each operation gives None when it has ended already.
+    """
 
     place: Any
     """The `torch.device` where they lie."""
@@ -81,39 +93,39 @@ class Library(Joined, Protocol):
         """Begin to be split."""
         ...
 
-    def all_reduce(self, tensor: Any, op: str) -> Begun:
+    def all_reduce(self, tensor: Any, op: str) -> Begun | None:
         """In place."""
         ...
 
-    def reduce(self, tensor: Any, target: Any, op: str, root: int) -> Begun:
+    def reduce(self, tensor: Any, target: Any, op: str, root: int) -> Begun | None:
         """To the root's target, which is None at the others; `tensor` stays as it is unless it is the target."""
         ...
 
-    def reduce_scatter(self, tensor: Any, result: Any, op: str) -> Begun:
+    def reduce_scatter(self, tensor: Any, result: Any, op: str) -> Begun | None:
         """This member's part of the reduced."""
         ...
 
-    def all_gather(self, tensor: Any, result: Any) -> Begun:
+    def all_gather(self, tensor: Any, result: Any) -> Begun | None:
         """Everybody's, in rank order."""
         ...
 
-    def broadcast(self, tensor: Any, root: int) -> Begun:
+    def broadcast(self, tensor: Any, root: int) -> Begun | None:
         """In place."""
         ...
 
-    def all_to_all(self, tensor: Any, result: Any) -> Begun:
+    def all_to_all(self, tensor: Any, result: Any) -> Begun | None:
         """A part of everybody's."""
         ...
 
-    def send(self, tensor: Any, peer: int) -> Begun:
+    def send(self, tensor: Any, peer: int) -> Begun | None:
         """To one other member."""
         ...
 
-    def receive(self, tensor: Any, peer: int) -> Begun:
+    def receive(self, tensor: Any, peer: int) -> Begun | None:
         """From one other member."""
         ...
 
-    def barrier(self) -> Begun:
+    def barrier(self) -> Begun | None:
         """Nothing but their coming."""
         ...
 

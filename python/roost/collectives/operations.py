@@ -26,8 +26,8 @@ class Operation:
     """One that is to be begun."""
 
     name: str
-    begin: Callable[[], Begun]
-    """In the order of the group's operations."""
+    begin: Callable[[], Begun | None]
+    """In the order of the group's operations; gives None when it has ended already."""
     result: Any = None
     """What the caller gets, once it is done."""
     number: int = 0

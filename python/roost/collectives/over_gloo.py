@@ -1,4 +1,4 @@
-"""`OverGloo`: a group of torch's gloo, for tensors on the CPU."""
+"""`OverGloo`: a group of torch's gloo, for tensors on the CPU; where all its members are on one host, they reduce by shared memory."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from roost import libraries
+from roost.collectives.called import Called
 from roost.collectives.gloo import Gloo, connected_store, port_of, served_store
+from roost.collectives.on_one_host import on_one_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from roost._roost import HostGroup
+    from roost.collectives.library import Begun
 
 __all__ = ["OverGloo"]
 
@@ -37,6 +42,8 @@ class OverGloo:
         self._reducing: dict[str, Any] = {}
         self._address = address
         self._gloo = Gloo(address)
+        self._host: HostGroup | None = None
+        self._kinds: dict[Any, str] = {}
         self._whole = whole
         self._splits = 0
         self._rank = 0
@@ -64,8 +71,12 @@ class OverGloo:
         else:
             whole, name = self._whole
             self._store, self._server = whole._store, whole._server
-        left = timedelta(seconds=max(0.0, until - time.monotonic()))
-        self._gloo.connect(libraries.distributed().PrefixStore(name, self._store), rank, len(cards), left)
+        store = libraries.distributed().PrefixStore(name, self._store)
+        self._gloo.connect(store, rank, len(cards), _left(until))
+        self._host = on_one_host(self._gloo.group, store, rank, len(cards), _left(until))
+        aborted = self._gloo.aborted
+        if aborted is not None and self._host is not None:
+            self._host.abort(aborted)
 
     def split(self, colour: int | None, key: int) -> _Split:
         """Members listen for their part before they tell each other."""
@@ -73,35 +84,56 @@ class OverGloo:
         return _Split(self, self._splits, colour, key)
 
     def abort(self, reason: str) -> None:
-        """Its connections end."""
+        """Its connections end, and who waits at its memory is woken."""
         self._gloo.abort(reason)
+        if self._host is not None:
+            self._host.abort(reason)
+
+    def lagging(self) -> Sequence[int]:
+        """Seen in shared memory."""
+        return () if self._host is None else self._host.lagging()
+
+    def stage(self) -> None:
+        """Gloo does not say."""
 
     def close(self) -> None:
         """Its threads end."""
+        self._host = None
         self._gloo.close()
 
     # Operations ----------------------------------------------------------------------------------------------------------
-    def all_reduce(self, tensor: Any, op: str) -> _Begun:
+    def all_reduce(self, tensor: Any, op: str) -> Begun | None:
         """Of numbers."""
+        if self._host is not None:
+            return self._by_memory(self._host, tensor, tensor.numel(), self._kind(tensor.dtype), op)
         options = self._reducing.get(op)
         if options is None:
             options = self._reducing[op] = self._distributed.AllreduceOptions()
             options.reduceOp = self._op(op)
         return _Begun(self._gloo.group.allreduce([tensor], options))
 
-    def reduce(self, tensor: Any, target: Any, op: str, root: int) -> _Begun:
-        """Gloo makes its sums where it finds the numbers, at all members."""
+    def reduce(self, tensor: Any, target: Any, op: str, root: int) -> Begun | None:
+        """Numbers are reduced where they are found, at all members."""
+        everywhere = tensor.clone() if target is None else target
+        if self._host is not None:
+            return self.all_reduce(everywhere, op)
         options = self._distributed.ReduceOptions()
         options.reduceOp, options.rootRank = self._op(op), root
-        return _Begun(self._gloo.group.reduce([tensor.clone() if target is None else target], options))
+        return _Begun(self._gloo.group.reduce([everywhere], options))
 
-    def reduce_scatter(self, tensor: Any, result: Any, op: str) -> _Begun:
-        """Gloo makes all of it everywhere."""
+    def reduce_scatter(self, tensor: Any, result: Any, op: str) -> Begun | None:
+        """All of it is made everywhere."""
         whole = tensor.clone()
         first = self._rank * result.shape[0]
         begun = self.all_reduce(whole, op)
-        begun.finish = lambda: result.copy_(whole[first : first + result.shape[0]])
-        return begun
+
+        def finish() -> None:
+            result.copy_(whole[first : first + result.shape[0]])
+
+        if begun is not None:
+            return _Finished(begun, finish)
+        finish()
+        return None
 
     def all_gather(self, tensor: Any, result: Any) -> _Begun:
         """Of bytes."""
@@ -125,9 +157,23 @@ class OverGloo:
         """Of bytes."""
         return _Waited(self._gloo.group.recv([_bytes(tensor)], peer, _TAG))
 
-    def barrier(self) -> _Begun:
+    def barrier(self) -> Begun | None:
         """Without tensors."""
+        if self._host is not None:
+            return self._by_memory(self._host, None, 0, "uint8", "sum")
         return _Begun(self._gloo.group.barrier())
+
+    def _by_memory(self, host: HostGroup, tensor: Any, count: int, kind: str, op: str) -> Called | None:
+        called = Called(tensor)
+        has_ended = host.all_reduce(0 if tensor is None else tensor.data_ptr(), count, kind, op, called)
+        return None if has_ended else called
+
+    def _kind(self, dtype: Any) -> str:
+        """Its name, made once."""
+        known = self._kinds.get(dtype)
+        if known is None:
+            known = self._kinds[dtype] = str(dtype).removeprefix("torch.")
+        return known
 
     def _op(self, op: str) -> Any:
         return getattr(self._distributed.ReduceOp, _OF_TORCH[op])
@@ -157,16 +203,39 @@ class _Begun:
 
     def __init__(self, work: Any) -> None:
         self._work = work
-        self.finish: Callable[[], object] | None = None
 
     def then(self, done: Callable[[BaseException | None], None]) -> None:
         """On the library's thread."""
-        finish = self.finish
 
         def ended(future: Any) -> None:
-            _tell(future.value, finish, done)
+            _tell(future.value, done)
 
         self._work.get_future().add_done_callback(ended)
+
+
+class _Finished:
+    """Work after which there is something left to do.
+
+    Args:
+        begun: the work.
+        finish: what there is to do.
+    """
+
+    def __init__(self, begun: Begun, finish: Callable[[], None]) -> None:
+        self._begun = begun
+        self._finish = finish
+
+    def then(self, done: Callable[[BaseException | None], None]) -> None:
+        """On the thread that tells of the work's end."""
+        finish = self._finish
+
+        def ended(error: BaseException | None) -> None:
+            if error is None:
+                _tell(finish, done)
+            else:
+                done(error)
+
+        self._begun.then(ended)
 
 
 class _Waited:
@@ -177,21 +246,17 @@ class _Waited:
 
     def then(self, done: Callable[[BaseException | None], None]) -> None:
         """On a thread of its own."""
-        arguments = self._work.wait, None, done
+        arguments = self._work.wait, done
         threading.Thread(target=_tell, args=arguments, name="roost-collective", daemon=True).start()
 
 
-def _tell(
-    wait: Callable[[], object], finish: Callable[[], object] | None, done: Callable[[BaseException | None], None]
-) -> None:
+def _tell(wait: Callable[[], object], done: Callable[[BaseException | None], None]) -> None:
     """Wait and tell.
 
     The group must not be known here: with its last reference the library ends its threads, of which this may be one.
     """
     try:
         wait()
-        if finish is not None:
-            finish()
     except BaseException as error:  # noqa: BLE001 - it goes to whoever awaits the operation
         done(error)
     else:
@@ -201,3 +266,8 @@ def _tell(
 def _bytes(tensor: Any) -> Any:
     """What is only moved is so many bytes: gloo does not know every dtype."""
     return tensor.reshape(-1).view(libraries.torch().uint8)
+
+
+def _left(until: float) -> timedelta:
+    # None at all would be for ever.
+    return timedelta(seconds=max(0.001, until - time.monotonic()))

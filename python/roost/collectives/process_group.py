@@ -132,6 +132,13 @@ class Torch:
         if libraries.torch().cuda.is_available():
             threading.Thread(target=_abort_all, name="roost-abort", daemon=True).start()
 
+    def lagging(self) -> Sequence[int]:
+        """Its operations are torch's."""
+        return ()
+
+    def stage(self) -> None:
+        """Its operations are torch's."""
+
     def close(self) -> None:
         """All of torch's groups go."""
         distributed = libraries.distributed()

@@ -10,12 +10,14 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from roost import gpus, libraries
+from roost.collectives.called import Called
 from roost.errors import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from roost._roost import DeviceGroup
+    from roost.collectives.suspects import Stage
     from roost.runtime import Runtime
 
 __all__ = ["Rccl"]
@@ -47,7 +49,7 @@ class Rccl:
         self._rank = self._size = 0
         self._lock = threading.Lock()
         # Sends and receives that were begun since the loop's last turn.
-        self._messages: list[tuple[_Call, _Begun]] = []
+        self._messages: list[tuple[_Call, Called]] = []
 
     def card(self, *, is_first: bool) -> bytes:
         """The id that all join with is made by the first member."""
@@ -68,53 +70,61 @@ class Rccl:
         """The library's own; its parts end, too."""
         self._group.abort(reason)
 
+    def lagging(self) -> Sequence[int]:
+        """The library does not say."""
+        return ()
+
+    def stage(self) -> Stage | None:
+        """What the thread that makes its calls is at."""
+        return self._group.stage()
+
     def close(self) -> None:
         """The extension's thread ends."""
         self._group.close(_CLOSE_WITHIN_S)
 
     # Operations ----------------------------------------------------------------------------------------------------------
-    def all_reduce(self, tensor: Any, op: str) -> _Begun:
+    def all_reduce(self, tensor: Any, op: str) -> Called:
         """Of numbers."""
         return self._alone("all_reduce", tensor, tensor, tensor.numel(), _kind(tensor), op)
 
-    def reduce(self, tensor: Any, target: Any, op: str, root: int) -> _Begun:
+    def reduce(self, tensor: Any, target: Any, op: str, root: int) -> Called:
         """Of numbers."""
         to = tensor if target is None else target
         return self._alone("reduce", to, to, tensor.numel(), _kind(tensor), op, root)
 
-    def reduce_scatter(self, tensor: Any, result: Any, op: str) -> _Begun:
+    def reduce_scatter(self, tensor: Any, result: Any, op: str) -> Called:
         """Of numbers."""
         return self._alone("reduce_scatter", tensor, result, result.numel(), _kind(tensor), op)
 
-    def all_gather(self, tensor: Any, result: Any) -> _Begun:
+    def all_gather(self, tensor: Any, result: Any) -> Called:
         """Of bytes."""
         return self._alone("all_gather", tensor, result, tensor.nbytes)
 
-    def broadcast(self, tensor: Any, root: int) -> _Begun:
+    def broadcast(self, tensor: Any, root: int) -> Called:
         """Of bytes."""
         return self._alone("broadcast", tensor, tensor, tensor.nbytes, peer=root)
 
-    def all_to_all(self, tensor: Any, result: Any) -> _Begun:
+    def all_to_all(self, tensor: Any, result: Any) -> Called:
         """Of bytes."""
         return self._alone("all_to_all", tensor, result, tensor.nbytes // self._size)
 
-    def send(self, tensor: Any, peer: int) -> _Begun:
+    def send(self, tensor: Any, peer: int) -> Called:
         """Of bytes."""
         return self._together("send", tensor, peer)
 
-    def receive(self, tensor: Any, peer: int) -> _Begun:
+    def receive(self, tensor: Any, peer: int) -> Called:
         """Of bytes."""
         return self._together("receive", tensor, peer)
 
-    def barrier(self) -> _Begun:
+    def barrier(self) -> Called:
         """The library has none: a sum of one number."""
         return self.all_reduce(libraries.torch().zeros(1, device=self.place), "sum")
 
     # How they are begun --------------------------------------------------------------------------------------------------
     def _alone(
         self, verb: str, source: Any, target: Any, count: int, kind: str = "uint8", op: str = "", peer: int = 0
-    ) -> _Begun:
-        begun = _Begun(source, target)
+    ) -> Called:
+        begun = Called(source, target)
         with self._lock:
             self._flush()
             self._group.begin(
@@ -122,12 +132,12 @@ class Rccl:
             )
         return begun
 
-    def _together(self, verb: str, tensor: Any, peer: int) -> _Begun:
+    def _together(self, verb: str, tensor: Any, peer: int) -> Called:
         """Messages that wait for each other have to go as one: those that are begun before the loop's next turn do.
 
         Off the loop there are no turns: each goes by itself.
         """
-        begun = _Begun(tensor)
+        begun = Called(tensor)
         address = tensor.data_ptr()
         call = verb, address, address, tensor.nbytes, "uint8", "", peer
         with self._lock:
@@ -165,36 +175,6 @@ class Rccl:
         return int(libraries.torch().cuda.current_stream(self.place).cuda_stream)
 
 
-class _Begun:
-    """A call of the extension's, which calls it when it is done; perhaps before anybody asks for that.
-
-    Args:
-        tensors: what it works on, which it keeps until then.
-    """
-
-    def __init__(self, *tensors: Any) -> None:
-        self._tensors = tensors
-        self._lock = threading.Lock()
-        self._ended: tuple[BaseException | None] | None = None
-        self._done: Callable[[BaseException | None], None] | None = None
-
-    def __call__(self, error: str | None) -> None:
-        with self._lock:
-            self._tensors = ()
-            self._ended = (None if error is None else RuntimeError(error),)
-            done = self._done
-        if done is not None:
-            done(*self._ended)
-
-    def then(self, done: Callable[[BaseException | None], None]) -> None:
-        """On the extension's thread, or at once."""
-        with self._lock:
-            self._done = done
-            ended = self._ended
-        if ended is not None:
-            done(*ended)
-
-
 class _Split:
     """See `Split`: a row is colour, key."""
 
@@ -206,9 +186,9 @@ class _Split:
         self.said = self._own.new_empty((whole._size, 2))
         self._group: DeviceGroup | None = None
 
-    def begin(self) -> _Begun:
+    def begin(self) -> Called:
         """Who they are, for the members' names; and then the library's split, which knows their places."""
-        begun = _Begun(self._own, self.said)
+        begun = Called(self._own, self.said)
         self._whole.all_gather(self._own, self.said)
 
         def done(error: str | None, group: DeviceGroup | None) -> None:

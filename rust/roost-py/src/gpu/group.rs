@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use roost_hip::GpuError;
 use roost_hip::device::Device;
 use roost_hip::rccl::{
-    Call, Collectives, Communicator, DataType, Lane, Options, ReduceOp, UniqueId, Verb, abort_all,
+    Call, Collectives, Communicator, DataType, Lane, Options, ReduceOp, Stage, UniqueId, Verb, abort_all,
 };
 
 use super::{Wanted, choice, raised};
@@ -116,6 +116,17 @@ impl DeviceGroup {
         Ok(())
     }
 
+    /// How far it is with the operation that it is in: a number that grows, and words for it; None when it is in none.
+    fn stage(&self) -> Option<(u8, &'static str)> {
+        let stage = self.state().lane.as_ref().and_then(Lane::stage)?;
+        let words = match stage {
+            Stage::Called => "the library's call has not returned",
+            Stage::Beginning => "the library is still beginning it",
+            Stage::OnDevice => "the GPU has not done it",
+        };
+        Some((stage as u8, words))
+    }
+
     /// End what it does, and what was split off; from any thread, and without waiting for it.
     fn abort(&self, reason: String) {
         let mut state = self.state();
@@ -215,7 +226,7 @@ fn said(error: Option<GpuError>) -> Option<String> {
 }
 
 /// Python is told unless it is ending, when nobody waits any more.
-fn tell(done: &Py<PyAny>, what: impl for<'py> PyCallArgs<'py>) {
+pub(super) fn tell(done: &Py<PyAny>, what: impl for<'py> PyCallArgs<'py>) {
     Python::try_attach(|py| {
         if let Err(error) = done.call1(py, what) {
             error.write_unraisable(py, None);
@@ -245,7 +256,7 @@ fn call(made: Made) -> PyResult<Call> {
     })
 }
 
-fn reduced(op: &str) -> PyResult<ReduceOp> {
+pub(super) fn reduced(op: &str) -> PyResult<ReduceOp> {
     Ok(match op {
         "sum" => ReduceOp::Sum,
         "product" => ReduceOp::Product,
@@ -256,7 +267,7 @@ fn reduced(op: &str) -> PyResult<ReduceOp> {
     })
 }
 
-fn elements(name: &str) -> PyResult<DataType> {
+pub(super) fn elements(name: &str) -> PyResult<DataType> {
     Ok(match name {
         "int8" => DataType::I8,
         "uint8" => DataType::U8,

@@ -5,11 +5,13 @@
 //! | `devices` | which GPUs and which libraries there are |
 //! | `exporter` | what one-sided memory asks of a GPU's driver |
 //! | `group` | the class `DeviceGroup`: collectives |
+//! | `host_group` | the class `HostGroup`: reductions on the CPU, between ranks of one host |
 //! | `kernels` | the class `DeviceKernels` |
 
 mod devices;
 mod exporter;
 mod group;
+mod host_group;
 mod kernels;
 
 use std::path::PathBuf;
@@ -24,6 +26,7 @@ pub(crate) use exporter::exporter;
 /// Add what this module publishes.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<group::DeviceGroup>()?;
+    module.add_class::<host_group::HostGroup>()?;
     module.add_class::<kernels::DeviceKernels>()?;
     module.add_function(wrap_pyfunction!(devices::gpu_devices, module)?)?;
     module.add_function(wrap_pyfunction!(devices::gpu_libraries, module)?)?;
