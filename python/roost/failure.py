@@ -365,6 +365,8 @@ class Bind(Frozen):
     """The CPUs that it may run on; empty for all."""
     numa_node: int | None = None
     """The memory node that it allocates from; None for any."""
+    near_gpu: bool = False
+    """On the memory nodes that the GPUs which it sees are at, by their PCI addresses; with neither of the others."""
 
     def __post_init__(self) -> None:
         cpus = tuple(self.cpus)
@@ -375,6 +377,8 @@ class Bind(Frozen):
         self._convert("cpus", cpus)
         if self.numa_node is not None:
             check_integer("Bind", "numa_node", self.numa_node, least=0, instead="leave it out for any node")
+        if self.near_gpu and (cpus or self.numa_node is not None):
+            raise ValueError("Bind near_gpu=True finds the CPUs by itself; leave out cpus and numa_node")
 
 
 def signal_name(number: int | None) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from roost import serialize
 from roost._proc import ADDED, AGENTS_OWN
+from roost.failure import Bind
 from roost.ids import new_id
 from roost.placing import checked_bind, cpus_of, search_path_elsewhere
 from roost.point import Point, rank_name
@@ -167,8 +168,11 @@ class Request:
                 "is read when a process starts"
             )
         proc = new_id()
+        # Which GPUs it sees depends on its rank, too.
+        waits = callable(self.bind) or (differs and isinstance(self.bind, Bind) and self.bind.near_gpu)
+        bind = None if waits else self.bind
         spec = {
-            **self._shared(proc, changes, None if callable(self.bind) else self.bind), "name": label, "rank": None,
+            **self._shared(proc, changes, bind), "name": label, "rank": None,
             # It may depend on what the rank has for itself, and is run with that then.
             "setup": None if differs else self.setup, "says_folder": False,
         }  # fmt: skip
@@ -199,6 +203,8 @@ class Request:
     def _shared(self, proc: int, changes: Mapping[str, str | None], bind: object) -> dict[str, Any]:
         """What ranks and spares are told alike."""
         bind = checked_bind(bind)
+        # CPUs are known here if they are this host's, and GPUs to the proc alone, which sees its own.
+        is_known_here = self.is_here and bind is not None and not bind.near_gpu
         return {
             "job": self.runtime.job_id, "proc": proc, "owner": self.runtime.proc,
             "owner_incarnation": self.runtime.incarnation, "driver": self.runtime.driver,
@@ -207,8 +213,8 @@ class Request:
             # Where the environment is not known, only what changes in it; and what is asked for, where CPUs are not.
             "environ": changed(self.environ, changes) if self.is_here else None,
             "changes": None if self.is_here else dict(changes),
-            "cpus": cpus_of(bind) if self.is_here and bind is not None else None,
-            "bind": None if self.is_here or bind is None else (tuple(bind.cpus), bind.numa_node),
+            "cpus": cpus_of(bind) if is_known_here and bind is not None else None,
+            "bind": None if is_known_here or bind is None else (tuple(bind.cpus), bind.numa_node, bind.near_gpu),
         }  # fmt: skip
 
 

@@ -134,7 +134,7 @@ def bind(spec: dict[str, Any]) -> None:
     if spec["bind"] is not None:
         from roost.placing import cpus_of
 
-        numbers, numa_node = spec["bind"]
-        cpus = cpus_of(Bind(cpus=numbers, numa_node=numa_node))
+        numbers, numa_node, near_gpu = spec["bind"]
+        cpus = cpus_of(Bind(cpus=numbers, numa_node=numa_node, near_gpu=near_gpu))
     if cpus:
         os.sched_setaffinity(0, cpus)
