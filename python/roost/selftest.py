@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import traceback
 from functools import partial
@@ -14,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from roost import gpus, kernels, libraries
-from roost._roost import gpu_devices, gpu_libraries
+from roost._roost import DeviceBlock, gpu_devices, gpu_libraries
 from roost.actor import Actor
 from roost.context import context
 from roost.endpoint import endpoint
@@ -27,12 +28,15 @@ if TYPE_CHECKING:
     from roost.collectives import Communicator
     from roost.mesh import ProcMesh
 
-__all__ = ["Line", "Ring", "main", "turn"]
+__all__ = ["Line", "Ring", "answer", "main", "turn"]
 
 _SEED = 5
 # Odd, so that there are tails, and more than a block of threads has.
 _ROWS, _COLUMNS = 301, 4099
 _BYTES = 256 << 20
+# Whole large pages, as drivers export them.
+_SHARED_BYTES = 4 << 20
+_PROCESS_S = 60.0
 
 
 class Line(NamedTuple):
@@ -59,7 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _lines() -> Iterator[Line]:
     yield from _libraries()
     count = 0
-    for name, said, place in _devices():
+    for name, said, number, place in _devices():
+        if number is None:
+            yield Line(name, "not there", said)
+            continue
+        # What needs no torch.
+        yield _tried(f"{name} IPC", partial(shared_with_a_process, number))
+        yield _tried(f"{name} dma-buf", partial(dma_buf, number))
         if place is None:
             yield Line(name, "not there", said)
             continue
@@ -99,23 +109,24 @@ def _libraries() -> Iterator[Line]:
             yield Line(name, "pass" if works else "not there", f"{path}: {said}")
 
 
-def _devices() -> Iterator[tuple[str, str, Any]]:
-    """Of each, its name, what it is, and where torch has it; None where it has not."""
+def _devices() -> Iterator[tuple[str, str, int | None, Any]]:
+    """Of each, its name, what it is, its number, and where torch has it; None where there is none, or torch has it not."""
     try:
         platform, devices = gpu_devices(gpus.wanted())
         torch = libraries.torch()
     except Unavailable as error:
-        yield "GPUs", str(error), None
+        yield "GPUs", str(error), None, None
         return
     for device in devices:
         number = device["number"]
         said = f"{device['name']}, {device['architecture']}, at {device['pci']}, {platform}"
         if number < torch.cuda.device_count():
-            yield f"GPU {number}", said, torch.device("cuda", number)
+            yield f"GPU {number}", said, number, torch.device("cuda", number)
         else:
             yield (
                 f"GPU {number}",
                 f"{said}; torch {torch.__version__} does not see it: install one for {platform}",
+                number,
                 None,
             )
 
@@ -173,6 +184,48 @@ def memory(place: Any) -> str:
     if not torch.equal(before, after):
         raise AssertionError(f"{int((before != after).sum())} of {_BYTES} bytes came back as others")
     return f"{_BYTES >> 20} MiB there and back"
+
+
+def shared_with_a_process(number: int) -> str:
+    """Another process opens memory of a GPU, finds there what this one wrote, and writes its answer.
+
+    Raises:
+        AssertionError: it found something else, or it could not.
+        Unavailable: the driver shares no memory.
+    """
+    block = DeviceBlock(gpus.wanted(), number, _SHARED_BYTES)
+    sent = (bytes(range(251)) * (_SHARED_BYTES // 251 + 1))[:_SHARED_BYTES]
+    block.write(sent)
+    handle, offset, size = block.share()
+    told = json.dumps([number, list(handle), offset, size])
+    command = [sys.executable, "-c", f"from roost.selftest import answer; answer({told!r})"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_PROCESS_S, check=False)
+    if done.returncode:
+        last = done.stderr.strip().rpartition("\n")[2]
+        raise AssertionError(f"the other process could not open it: {last or f'it ended with {done.returncode}'}")
+    if block.read() != sent[::-1]:
+        raise AssertionError("what the other process has written is not here")
+    return f"{_SHARED_BYTES >> 20} MiB, written by two processes"
+
+
+def answer(told: str) -> None:
+    """In the other process: turn the bytes there round."""
+    number, handle, offset, size = json.loads(told)
+    block = DeviceBlock.opened(gpus.wanted(), number, (handle, offset, size))
+    block.write(block.read()[::-1])
+
+
+def dma_buf(number: int) -> str:
+    """What NICs reach a GPU's memory by.
+
+    Raises:
+        AssertionError: it is smaller than the memory.
+        Unavailable: the driver, or the kernel, has none.
+    """
+    length, offset = DeviceBlock(gpus.wanted(), number, _SHARED_BYTES).dma_buf()
+    if length < offset + _SHARED_BYTES:
+        raise AssertionError(f"it has {length} bytes, and the memory ends at {offset + _SHARED_BYTES}")
+    return f"{length >> 20} MiB"
 
 
 class Ring(Actor):

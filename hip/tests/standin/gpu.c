@@ -1,6 +1,7 @@
 // A stand-in for libamdhip64 (-DROCM) and for libcudart with libcuda: the functions that the crate calls, on the host's own
 // memory, with faults on command. Work of a stream is done when it is asked for; an event comes when it is not held.
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -177,8 +178,10 @@ CALL(hipIpcOpenMemHandle, cudaIpcOpenMemHandle, void **address, struct handle ha
     int pid, file;
     size_t bytes;
     if (sscanf(handle.bytes, "%d %d %zu", &pid, &file, &bytes) != 3 || flags != 1) DONE(hipIpcOpenMemHandle, cudaIpcOpenMemHandle, INVALID);
-    *address = take(bytes, 0, dup(file));
-    DONE(hipIpcOpenMemHandle, cudaIpcOpenMemHandle, OK);
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, file);
+    *address = take(bytes, 0, open(path, O_RDWR));
+    DONE(hipIpcOpenMemHandle, cudaIpcOpenMemHandle, *address ? OK : INVALID);
 }
 CALL(hipIpcCloseMemHandle, cudaIpcCloseMemHandle, void *address) { DONE(hipIpcCloseMemHandle, cudaIpcCloseMemHandle, give(address)); }
 

@@ -2,12 +2,14 @@
 //!
 //! | file | what it is |
 //! |---|---|
+//! | `block` | the class `DeviceBlock`: memory of a device, for the self test |
 //! | `devices` | which GPUs and which libraries there are |
 //! | `exporter` | what one-sided memory asks of a GPU's driver |
 //! | `group` | the class `DeviceGroup`: collectives |
 //! | `host_group` | the class `HostGroup`: reductions on the CPU, between ranks of one host |
 //! | `kernels` | the class `DeviceKernels` |
 
+mod block;
 mod devices;
 mod exporter;
 mod group;
@@ -25,6 +27,7 @@ pub(crate) use exporter::exporter;
 
 /// Add what this module publishes.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<block::DeviceBlock>()?;
     module.add_class::<group::DeviceGroup>()?;
     module.add_class::<host_group::HostGroup>()?;
     module.add_class::<kernels::DeviceKernels>()?;
