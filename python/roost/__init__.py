@@ -14,8 +14,13 @@ from roost.endpoint import Endpoint, endpoint
 from roost.running import handle, run, this_host, this_proc
 
 if TYPE_CHECKING:
+    from roost import collectives as collectives
     from roost import errors as errors
+    from roost import ft as ft
+    from roost import job as job
+    from roost import kernels as kernels
     from roost import rdma, spmd
+    from roost import testing as testing
     from roost.accumulator import Accumulator
     from roost.attaching import attach
     from roost.bound import each
@@ -108,6 +113,8 @@ _AT_FIRST_USE = {
     "value_mesh": ("ValueMesh",),
 }
 _MODULE_OF = {name: module for module, names in _AT_FIRST_USE.items() for name in names}
+# Parts of Roost that users know by their own names: `import roost` is enough for `roost.ft.DiLoCo`.
+_PARTS = ("collectives", "errors", "ft", "job", "kernels", "rdma", "spmd", "testing")
 
 
 def __getattr__(name: str) -> Any:
@@ -116,6 +123,10 @@ def __getattr__(name: str) -> Any:
     if name in _MODULE_OF:
         value = globals()[name] = getattr(import_module(f"roost.{_MODULE_OF[name]}"), name)
         return value
-    if name in ("errors", "rdma", "spmd"):
+    if name in _PARTS:
         return import_module(f"roost.{name}")
     raise AttributeError(f"module 'roost' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_PARTS, *(name for name in globals() if name.startswith("__"))})

@@ -59,7 +59,11 @@ class Actor:
     have them, so an actor may set attributes such as `self.name` and `self.size`.
     """
 
-    __roost_endpoints__: ClassVar[dict[str, EndpointInfo]] = {}
+    if TYPE_CHECKING:
+        __roost_endpoints__: ClassVar[dict[str, EndpointInfo]] = {}
+    else:
+        # No annotation that only type checkers can read: `typing.get_type_hints` of users' actors looks here, too.
+        __roost_endpoints__ = {}
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)

@@ -81,7 +81,10 @@ class _Late(Generic[R]):
     def __set_name__(self, _owner: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, runtime: Runtime, _owner: type) -> R:
+    def __get__(self, runtime: Runtime | None, _owner: type) -> R:
+        if runtime is None:
+            # Asked of the class, as `inspect` and `help` do.
+            return self  # type: ignore[return-value]
         rooms = vars(runtime)
         with self._making:
             if self._name not in rooms:
