@@ -16,6 +16,7 @@ from roost.point import rank_name
 from roost.reply import Reply, fail_reply
 from roost.stops import death_error, stopped_error
 from roost.value_mesh import ValueMesh
+from roost.waiting import RankWaiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -51,7 +52,7 @@ class OwnedMesh(ABC):
     """One mesh that this process owns."""
 
     __slots__ = (
-        "_incarnations", "_least", "_lives", "_retired", "_states", "_told", "entered", "failures", "id", "mesh_stopped",
+        "_ended", "_incarnations", "_least", "_lives", "_retired", "_states", "_told", "entered", "failures", "id", "mesh_stopped",
         "name", "owner_runner", "pids", "reasons", "runtime", "subscribers", "supervise", "unheard", "waiters",
         "whole",
     )  # fmt: skip
@@ -67,6 +68,8 @@ class OwnedMesh(ABC):
         self.owner_runner = runtime.handling_runner()
         size = len(whole)
         self._states: Sequence[str] = _STARTING if size == 1 else ["starting"] * size
+        # How many ranks have.
+        self._ended = 0
         # By rank, where there is something to say; the last life that was heard of, and the first that counts as up after a
         # restart was asked for. Meshes are many and most are of one actor, of which there is nothing to say: nothing is
         # made before there is.
@@ -77,7 +80,7 @@ class OwnedMesh(ABC):
         self.reasons: Mapping[int, str] = NOTHING
         self.pids: Mapping[int, int] = NOTHING
         self.unheard: Sequence[Unheard] = ()
-        self.waiters: Sequence[tuple[str, Reply[Any], Shape, Any]] = ()
+        self.waiters: Sequence[RankWaiter] = ()
         # One that its reader has let go of is gone.
         self.subscribers: Collection[EventStream] = ()
         self.mesh_stopped: str | None = None
@@ -95,7 +98,7 @@ class OwnedMesh(ABC):
     @property
     def is_over(self) -> bool:
         """Whether every rank has ended."""
-        return all(state in ENDED for state in self._states)
+        return self._ended == len(self._states)
 
     # What ranks do -----------------------------------------------------------------------------------------------------
     def rank_name(self, rank: int) -> str:
@@ -134,6 +137,7 @@ class OwnedMesh(ABC):
             self.failures = noted(self.failures, rank, failure)
         if reason:
             self.reasons = noted(self.reasons, rank, reason)
+        self._ended += (state in ENDED) - (self._states[rank] in ENDED)
         if isinstance(self._states, list):
             self._states[rank] = state
         else:
@@ -173,34 +177,41 @@ class OwnedMesh(ABC):
         reply: Reply[Any] = Reply(loop=self.runtime.loop)
 
         def begin() -> None:
-            if not self._settle(what, reply, shape, value):
+            waiter = RankWaiter(what, reply, shape, value)
+            if not self._settle(waiter):
                 # Those that were given up make room: a mesh that stays as it is may be waited for again and again.
-                self.waiters = [*(one for one in self.waiters if not one[1].done()), (what, reply, shape, value)]
+                self.waiters = [*(one for one in self.waiters if not one.reply.done()), waiter]
 
         self.runtime.on_loop(begin)
         return reply
 
     def _check_waiters(self) -> None:
-        self.waiters = [one for one in self.waiters if not one[1].done() and not self._settle(*one)]
+        self.waiters = [one for one in self.waiters if not one.reply.done() and not self._settle(one)]
 
-    def _settle(self, what: str, reply: Reply[Any], shape: Shape, value: Any) -> bool:
+    def _settle(self, waiter: RankWaiter) -> bool:
         """Whether a waiter has what it waits for."""
+        what, reply = waiter.what, waiter.reply
         if what == "stopped":
-            if all(self.has_gone(rank) for rank in shape.ranks()):
+            if waiter.all_are(self.has_gone):
                 reply.set_result(None)
             return reply.done()
-        states = [self._states[rank] for rank in shape.ranks()]
         if what == "ended":
-            if all(state in ENDED for state in states):
-                reply.set_result(self.snapshot(shape))
+            if waiter.all_are(self._has_ended):
+                reply.set_result(self.snapshot(waiter.shape))
             return reply.done()
-        if any(state in ENDED for state in states):
-            self._fail_ready(reply, shape)
+        if self._ended and any(self._has_ended(rank) for rank in waiter.ranks):
+            self._fail_ready(reply, waiter.shape)
             return True
-        if any(state != "up" for state in states):
+        if not waiter.all_are(self._is_up):
             return False
-        reply.set_result(value)
+        reply.set_result(waiter.value)
         return True
+
+    def _has_ended(self, rank: int) -> bool:
+        return self._states[rank] in ENDED
+
+    def _is_up(self, rank: int) -> bool:
+        return self._states[rank] == "up"
 
     def _fail_ready(self, reply: Reply[Any], shape: Shape) -> None:
         ended = [rank for rank in shape.ranks() if self._states[rank] in ENDED]
@@ -248,8 +259,9 @@ class OwnedMesh(ABC):
                 self.mark_stopped(reason)
             if ranks:
                 self.stop_ranks(ranks, reason)
-            if not self._settle("stopped", reply, shape, None):
-                self.waiters = [*self.waiters, ("stopped", reply, shape, None)]
+            waiter = RankWaiter("stopped", reply, shape, None)
+            if not self._settle(waiter):
+                self.waiters = [*self.waiters, waiter]
             self.check_over()
 
         self.runtime.on_loop(begin)
@@ -257,9 +269,9 @@ class OwnedMesh(ABC):
 
     def job_ended(self) -> None:
         """The job was ended at once: whoever waits for a stop would wait for ever."""
-        for what, reply, _, _ in self.waiters:
-            if what == "stopped" and not reply.done():
-                reply.set_result(None)
+        for waiter in self.waiters:
+            if waiter.what == "stopped" and not waiter.reply.done():
+                waiter.reply.set_result(None)
 
     def mark_stopped(self, reason: str) -> None:
         """The whole mesh is stopped: from now on its verbs raise."""
@@ -275,7 +287,7 @@ class OwnedMesh(ABC):
         """Start the next incarnation of these ranks; done when they are up."""
         if self.mesh_stopped is not None:
             raise stopped_error(self.name, self.mesh_stopped, advice="; spawn a new one instead of restarting this")
-        stopping = {rank for what, _, asked, _ in self.waiters if what == "stopped" for rank in asked.ranks()}
+        stopping = {rank for waiter in self.waiters if waiter.what == "stopped" for rank in waiter.ranks}
         for rank in shape.ranks():
             if rank in stopping and self._states[rank] not in ENDED:
                 why = "it is being stopped; await that, then restart it"
@@ -289,7 +301,7 @@ class OwnedMesh(ABC):
                 self.set_state(rank, "restarting", reason=reason)
                 # That the old one is up may still be on its way here.
                 self._least = noted(self._least, rank, self.life(rank) + 1)
-            self.waiters = [*self.waiters, ("ready", reply, shape, None)]
+            self.waiters = [*self.waiters, RankWaiter("ready", reply, shape, None)]
 
         self.runtime.on_loop(begin)
         return reply

@@ -29,6 +29,36 @@ async def test_a_thousand_spawned_one_by_one_come_back_with_their_proc():
         assert answers == [(number, 1, True) for number in range(1000)]
 
 
+class Counted(list):
+    """The states of a mesh's ranks, and how often one was looked at."""
+
+    looks = 0
+
+    def __getitem__(self, place):
+        self.looks += 1
+        return super().__getitem__(place)
+
+    def __iter__(self):
+        for one in super().__iter__():
+            self.looks += 1
+            yield one
+
+
+@on_a_loop
+async def test_the_owner_looks_at_each_of_many_a_few_times():
+    """Once for each change of any other, the stop of 10,000 took more than a minute."""
+    async with this_host().spawn_procs({"cpus": 2}) as procs:
+        many = procs.options(per_proc={"n": 500}).spawn("many", One)
+        record = many._record()
+        states = record._states = Counted(record._states)
+        ended = many.wait()
+        await many
+        await many.stop()
+        assert {state.state for state in (await ended).values()} == {"stopped"}
+        assert record._states is states
+        assert 1000 < states.looks < 30 * 1000
+
+
 @on_a_loop
 async def test_what_one_leaves_in_its_context_reaches_no_other():
     async with this_host().spawn_procs() as procs:
