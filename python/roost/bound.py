@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from roost._roost import Verb
 from roost.endpoint import Endpoint
+from roost.ids import chance
 from roost.stream import Stream, StreamSink
 
 if TYPE_CHECKING:
@@ -101,7 +102,8 @@ def least_loaded(candidates: list[int], load: Callable[[int], int]) -> int:
     """The less loaded of two picked at random (the power of two choices)."""
     if len(candidates) == 1:
         return candidates[0]
-    from random import sample  # a millisecond that few programs need
-
-    first, second = sample(candidates, 2)
+    place = int(chance() * len(candidates))
+    # Any but the first, each as likely.
+    other = (place + 1 + int(chance() * (len(candidates) - 1))) % len(candidates)
+    first, second = candidates[place], candidates[other]
     return first if load(first) <= load(second) else second

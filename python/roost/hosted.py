@@ -13,6 +13,7 @@ from roost._roost import History
 from roost.actor_mesh import ActorMesh
 from roost.errors import ActorDied
 from roost.failure import Failure
+from roost.ids import chance
 from roost.news import life
 from roost.point import rank_name
 from roost.probing import UnhealthyError
@@ -62,11 +63,9 @@ class Past:
             now: the time, in seconds of any clock.
             failure: how it failed; None for a normal end.
         """
-        from random import random  # a millisecond of importing that most procs never need
-
         if self._history is None:
             self._history = History(policy._as_builtins())
-        delay = self._history.decide(now, failure is None, random())  # noqa: S311 - spreads a pause
+        delay = self._history.decide(now, failure is None, chance())
         if delay is not None and failure is not None:
             self.mended = [*self.mended, failure][-policy.limit :]
         return delay

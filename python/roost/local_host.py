@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from roost import process, serialize, serving
 from roost.context import handling
+from roost.ids import chance
 from roost.local_proc import LocalControl, LocalProc, LocalRuntime
 
 if TYPE_CHECKING:
@@ -267,9 +268,7 @@ class LocalHost:
         if proc.ending is not None:
             again = proc.ending[1]
         elif proc.history is not None:
-            from random import random
-
-            decided = proc.history.decide(self._loop.time(), clean, random())  # noqa: S311 - spreads a pause
+            decided = proc.history.decide(self._loop.time(), clean, chance())
             again, delay_s = decided is not None, decided or 0.0
         if again:
             self._tell_restart(proc, death, delay_s)

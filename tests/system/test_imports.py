@@ -1,5 +1,8 @@
 """Who imports what: templates, so that forked procs need not."""
 
+import subprocess
+import sys
+
 import pytest
 from loops import on_a_loop
 from newcomer import Newcomer
@@ -31,3 +34,50 @@ async def test_a_forked_proc_imports_nothing():
     while [[], []] not in seen and len(seen) < STARTS_MAX:
         seen.append(await imported_by_procs())
     assert seen[-1] == [[], []]
+
+
+SHADOWED = """
+import asyncio
+
+from roost import Actor, Restart, endpoint, this_host
+
+
+class Worker(Actor):
+    @endpoint
+    def on_a_thread(self) -> int:
+        import queue
+        import random
+
+        return queue.MINE + random.MINE
+
+    @endpoint
+    async def fail(self) -> None:
+        raise ValueError("on purpose")
+
+
+async def main() -> None:
+    policy = Restart(backoff_s=(0, 0.01), while_down="wait")
+    async with this_host().spawn_procs({"cpus": 2}) as procs:
+        workers = procs.options(restart=policy).spawn("workers", Worker)
+        worker = workers.slice(cpus=0)
+        print(await workers.on_a_thread.choose())
+        events = worker.events()
+        print(*await workers.on_a_thread.call())
+        await worker.fail.broadcast()
+        while (await anext(events)).kind != "recovered":
+            pass
+        print("recovered")
+
+
+asyncio.run(main())
+"""
+
+
+def test_a_program_may_have_files_with_names_of_the_standard_library(tmp_path):
+    """Each finds its own: Roost Python's, and the endpoint the program's."""
+    for name in ("queue", "random"):
+        (tmp_path / f"{name}.py").write_text("MINE = 1\n")
+    script = tmp_path / "script.py"
+    script.write_text(SHADOWED)
+    run = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, timeout=60)
+    assert run.stdout.splitlines() == ["2", "2 2", "recovered"], run.stderr
