@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
-from roost.values import Frozen, check_finite, check_integer, check_one_of
+from roost.values import Frozen, check_finite, check_integer, check_items, check_one_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -312,7 +312,7 @@ class Restart(Frozen):
     def __post_init__(self) -> None:
         check_integer("Restart", "limit", self.limit, least=1, instead="leave restart= out to never restart")
         check_finite("Restart", "within_s", self.within_s, above=0, instead="give the seconds in which restarts count")
-        pauses = tuple(self.backoff_s)
+        pauses = check_items("Restart", "backoff_s", self.backoff_s, "(0.1, 30)")
         if len(pauses) != len(("first", "longest")):
             raise ValueError(
                 f"Restart backoff_s={self.backoff_s!r} must be two numbers: the first pause and the longest"
@@ -369,7 +369,7 @@ class Bind(Frozen):
     """On the memory nodes that the GPUs which it sees are at, by their PCI addresses; with neither of the others."""
 
     def __post_init__(self) -> None:
-        cpus = tuple(self.cpus)
+        cpus = check_items("Bind", "cpus", self.cpus, "[0, 1]")
         for cpu in cpus:
             check_integer("Bind", "cpus", cpu, least=0, instead="CPUs are numbered from 0, as lscpu shows them")
         if len(set(cpus)) != len(cpus):

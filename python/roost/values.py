@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import TYPE_CHECKING, ClassVar, NoReturn, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, dataclass_transform
 
 if TYPE_CHECKING:
     from inspect import Signature
@@ -21,6 +21,7 @@ __all__ = [
     "check_flag",
     "check_hook",
     "check_integer",
+    "check_items",
     "check_modules",
     "check_name",
     "check_one_of",
@@ -191,6 +192,13 @@ def check_integer(owner: str, name: str, value: object, *, least: int, instead: 
         raise TypeError(f"{owner} {name} must be a whole number, not {value!r}")
     if value < least:
         raise ValueError(f"{owner} {name}={value} is below {least}{instead and '; '}{instead}")
+
+
+def check_items(owner: str, name: str, value: object, instead: str) -> tuple[Any, ...]:
+    """What is listed; refuses what is no list, and a text, which would be taken letter by letter. `instead` shows one."""
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise TypeError(f"{owner} {name}={value!r}: give a list, such as {name}={instead}")
+    return tuple(value)
 
 
 def check_flag(owner: str, name: str, value: object, meaning: str) -> None:

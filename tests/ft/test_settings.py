@@ -36,6 +36,19 @@ from roost.ft.timeouts import Timeouts
             "give data=GlobalBatch",
         ),
         (lambda: EveryStep(backwards=0), "backwards"),
+        # Of another kind altogether: each is named, and what to give.
+        (lambda: FaultTolerantJob(Toy, replicas=2, data=9), "data=9: give items"),
+        (lambda: GlobalBatch(9, 2), "data=9: give items"),
+        (lambda: FaultTolerantJob(Toy, replicas=2, steps=1, hosts=3), "hosts=3: give a mesh of hosts"),
+        (lambda: FaultTolerantJob(Toy, replicas=2, steps=1, sync="diloco"), "sync='diloco': give an EveryStep"),
+        (lambda: FaultTolerantJob(Toy, replicas=2, steps=1, sync=DiLoCo), "sync=.*: give an EveryStep"),
+        (lambda: FaultTolerantJob(Toy, replicas=2, steps=1, preload="torch"), "preload='torch': give a list"),
+        (lambda: FaultTolerantJob(Toy, replicas=2, steps=1, preload=None), "preload=None: give a list"),
+        (lambda: FaultTolerantJob(Toy, replicas=2, steps=1, detect_within_s="10"), "detect_within_s must be a number"),
+        (
+            lambda: FaultTolerantJob(Toy, replicas=2, steps=1, detect_within_s=float("nan")),
+            "detect_within_s=nan is not finite",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_at_the_start(make, text):

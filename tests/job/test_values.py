@@ -59,7 +59,14 @@ def test_what_cannot_be_is_refused_at_once(make, words):
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: ProcessJob(3), lambda: SlurmJob({"a": 1}, args="--mem=1G"), lambda: MeshSpec(1, args="x")]
+    "make",
+    [
+        lambda: ProcessJob(3),
+        lambda: SlurmJob({"a": 1}, args="--mem=1G"),
+        lambda: MeshSpec(1, args="x"),
+        lambda: MeshSpec(1, args=None),
+        lambda: MeshSpec(1, args=1),
+    ],
 )
 def test_what_has_another_type_is_refused_too(make):
     with pytest.raises(TypeError, match="give"):

@@ -249,3 +249,20 @@ class TestPolicies:
     def test_refuses_what_is_not_a_number(self, make):
         with pytest.raises(TypeError, match="must be a"):
             make()
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda: Restart(backoff_s=1),
+            lambda: Restart(backoff_s="12"),
+            lambda: Restart(backoff_s=None),
+            lambda: Bind(cpus=0),
+            lambda: Bind(cpus=None),
+            lambda: Bind(cpus="01"),
+        ],
+    )
+    def test_refuses_what_is_not_a_list_and_shows_one(self, make):
+        with pytest.raises(
+            TypeError, match=r"^(Restart backoff_s|Bind cpus)=.*: give a list, such as (backoff_s=\(|cpus=\[)"
+        ):
+            make()

@@ -29,10 +29,12 @@ class GlobalBatch(Iterable[list[B]]):
         size: how many a step of all replicas together learns from; the last two from what is left.
 
     Raises:
+        TypeError: data that cannot be iterated.
         ValueError: a size that is none.
     """
 
     def __init__(self, data: Iterable[B], size: int) -> None:
+        _check_data("GlobalBatch", data)
         check_integer("GlobalBatch", "size", size, least=1)
         self.data = data
         self.size = size
@@ -82,6 +84,7 @@ class Feed(Generic[B]):
     """
 
     def __init__(self, data: Iterable[B], procs: int = 1) -> None:
+        _check_data("FaultTolerantJob", data)
         self._items: Iterator[B] = iter(data)
         self._procs = procs
         self._next = 0
@@ -145,3 +148,9 @@ class Feed(Generic[B]):
             self.end_life(replica)
             known = self._lives[replica] = _Life(life)
         return known if known.life == life else None
+
+
+def _check_data(owner: str, data: object) -> None:
+    """Refuse what has no items; without `iter`, by which a DataLoader starts its processes."""
+    if not (hasattr(type(data), "__iter__") or hasattr(type(data), "__getitem__")):
+        raise TypeError(f"{owner} data={data!r}: give items, such as range(1000) or a DataLoader")

@@ -15,12 +15,12 @@ from roost.ft.ledger import Ledger, forget_books, keep_books
 from roost.ft.lives import Lives
 from roost.ft.places import home_of, per_host, spawn_replicas
 from roost.ft.service import Counts, housed, served, watched
-from roost.ft.sync import EveryStep
+from roost.ft.sync import DiLoCo, EveryStep, LocalSGD
 from roost.ft.timeouts import Timeouts
 from roost.ft.trainer import Trainer
 from roost.ft.training import Plan
 from roost.running import this_host, this_proc
-from roost.values import check_integer, check_one_of
+from roost.values import check_integer, check_modules, check_one_of
 
 if TYPE_CHECKING:
     import types
@@ -109,6 +109,10 @@ class FaultTolerantJob(Generic[B]):
             check_integer("FaultTolerantJob", "steps", steps, least=1)
         check_integer("FaultTolerantJob", "spare_hosts", spare_hosts, least=0)
         check_integer("FaultTolerantJob", "donors", donors, least=1)
+        if hosts is not None and not hasattr(hosts, "spawn_procs"):
+            raise TypeError(f"FaultTolerantJob hosts={hosts!r}: give a mesh of hosts, as roost.attach() gives")
+        if sync is not None and not isinstance(sync, EveryStep | LocalSGD | DiLoCo):
+            raise TypeError(f"FaultTolerantJob sync={sync!r}: give an EveryStep, a LocalSGD or a DiLoCo of roost.ft")
         per_host(1 if hosts is None else len(hosts), spare_hosts, replicas, procs)
         if min_replicas > replicas:
             raise ValueError(f"min_replicas={min_replicas} of {replicas} replicas: training could never begin")
@@ -276,7 +280,7 @@ class FaultTolerantJob(Generic[B]):
         names.extend(["roost.ft.training", "roost.ft.trainer"])
         if self._cls.__module__ not in ("__main__", "__mp_main__"):
             names.append(self._cls.__module__)
-        return tuple(dict.fromkeys([*names, *more]))
+        return tuple(dict.fromkeys([*names, *check_modules(more)]))
 
 
 async def _handled(_: Failure) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from roost.failure import Probe
+from roost.values import check_finite
 
 __all__ = ["Timeouts"]
 
@@ -35,6 +36,8 @@ class Timeouts:
     heal_within_s: float = 60.0
 
     def __post_init__(self) -> None:
+        check_finite("FaultTolerantJob", "detect_within_s", self.detect_within_s)
+        check_finite("FaultTolerantJob", "heal_within_s", self.heal_within_s)
         if not self.detect_within_s >= DETECT_LEAST_S:
             raise ValueError(
                 f"detect_within_s={self.detect_within_s!r}: at least {DETECT_LEAST_S} s, or a busy replica looks like one that hangs"

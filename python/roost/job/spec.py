@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from roost.values import Frozen, check_integer
+from roost.values import Frozen, check_integer, check_items
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,10 +47,7 @@ class MeshSpec(Frozen):
                 check_integer("MeshSpec", name, value, least=0 if name == "gpus" else 1)
         if self.at_least is not None and self.at_least > self.hosts:
             raise ValueError(f"MeshSpec at_least={self.at_least} of {self.hosts} hosts can never be")
-        given: object = self.args
-        if isinstance(given, str):
-            raise TypeError(f'MeshSpec args={self.args!r}: give a list, such as ["--constraint=mi300x"]')
-        self._convert("args", tuple(self.args))
+        self._convert("args", check_items("MeshSpec", "args", self.args, '["--constraint=mi300x"]'))
 
     @property
     def needed(self) -> int:
