@@ -11,6 +11,7 @@ from roost._roost import INLINE_BYTES_MAX
 from roost.errors import MessageTooLargeError
 from roost.ids import new_id
 from roost.reply import Reply, fail_reply
+from roost.values import check_integer
 from roost.waiting import Bell
 
 if TYPE_CHECKING:
@@ -184,15 +185,17 @@ class Channel(Generic[T]):
         Args:
             limit: values that may wait, for each sender, before `await port.send(...)` waits.
             senders: how many `close()` calls end the receiver's iteration.
+
+        Raises:
+            TypeError, ValueError: a number that is not whole, or below 1.
         """
         from roost.process import current
 
+        if limit is not None:
+            check_integer("Channel.open()", "limit", limit, least=1, instead="a channel holds at least one value")
+        check_integer("Channel.open()", "senders", senders, least=1, instead="a channel has at least one sender")
         runtime = current()
         limit = runtime.config.port_messages_max if limit is None else limit
-        if limit < 1:
-            raise ValueError(f"limit={limit}: a channel holds at least one value")
-        if senders < 1:
-            raise ValueError(f"senders={senders}: a channel has at least one sender")
         port = new_id()
         receiver: PortReceiver[T] = PortReceiver(runtime, port, senders)
         runtime.ports.open(port, receiver)

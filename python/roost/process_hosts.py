@@ -28,6 +28,9 @@ _END_S = 15.0
 # How often that is looked at which ends without telling.
 _LOOK_S = 0.01
 
+# More than a machine has room for; a number typed wrongly would fill its memory with names.
+_HOSTS_MAX = 4096
+
 
 class ProcessHosts:
     """Agents on this machine, each a process and a host of its own: for tests, and for trying out.
@@ -54,6 +57,10 @@ class ProcessHosts:
 
     def __init__(self, count: int, *, lease_s: float | None = None, timeout: float = 30.0) -> None:
         check_integer("ProcessHosts", "count", count, least=1, instead="one host is the least that there can be")
+        if count > _HOSTS_MAX:
+            raise ValueError(
+                f"ProcessHosts count={count}: each is a process on this machine, and {_HOSTS_MAX} are the most"
+            )
         self.names = [f"host{number}" for number in range(count)]
         self.addresses, self.processes = [], []
         self._lease_s, self._timeout = lease_s, timeout

@@ -111,7 +111,8 @@ class FaultTolerantJob(Generic[B]):
         check_integer("FaultTolerantJob", "donors", donors, least=1)
         if hosts is not None and not hasattr(hosts, "spawn_procs"):
             raise TypeError(f"FaultTolerantJob hosts={hosts!r}: give a mesh of hosts, as roost.attach() gives")
-        if sync is not None and not isinstance(sync, EveryStep | LocalSGD | DiLoCo):
+        given: object = sync
+        if given is not None and not isinstance(given, EveryStep | LocalSGD | DiLoCo):
             raise TypeError(f"FaultTolerantJob sync={sync!r}: give an EveryStep, a LocalSGD or a DiLoCo of roost.ft")
         per_host(1 if hosts is None else len(hosts), spare_hosts, replicas, procs)
         if min_replicas > replicas:
