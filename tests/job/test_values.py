@@ -9,7 +9,7 @@ import pytest
 from loops import on_a_loop
 
 from roost.errors import JobError, Unavailable
-from roost.job import HostStatus, JobStatus, MeshSpec, ProcessJob, SlurmJob
+from roost.job import HostStatus, JobStatus, KubernetesJob, MeshSpec, ProcessJob, SkyPilotJob, SlurmJob
 from roost.job import slurm_commands as slurm
 from roost.job.record import Part, new_record
 from roost.job.slurm import _nodes_of
@@ -66,6 +66,14 @@ def test_what_cannot_be_is_refused_at_once(make, words):
         lambda: MeshSpec(1, args="x"),
         lambda: MeshSpec(1, args=None),
         lambda: MeshSpec(1, args=1),
+        lambda: SlurmJob({"a": 1}, args=1),
+        lambda: SlurmJob({"a": 1}, prologue=None),
+        lambda: SlurmJob({"a": 1}, env=["A=1"]),
+        lambda: ProcessJob({"a": 1}, env="A=1"),
+        lambda: KubernetesJob({"a": 1}, labels=3),
+        lambda: KubernetesJob({"a": 1}, pod="spec"),
+        lambda: SkyPilotJob({"a": 1}, task=["x"]),
+        lambda: SkyPilotJob({"a": 1}, setup=5),
     ],
 )
 def test_what_has_another_type_is_refused_too(make):

@@ -111,9 +111,8 @@ class FaultTolerantJob(Generic[B]):
         check_integer("FaultTolerantJob", "donors", donors, least=1)
         if hosts is not None and not hasattr(hosts, "spawn_procs"):
             raise TypeError(f"FaultTolerantJob hosts={hosts!r}: give a mesh of hosts, as roost.attach() gives")
-        given: object = sync
-        if given is not None and not isinstance(given, EveryStep | LocalSGD | DiLoCo):
-            raise TypeError(f"FaultTolerantJob sync={sync!r}: give an EveryStep, a LocalSGD or a DiLoCo of roost.ft")
+        if sync is not None:
+            _check_sync(sync)
         per_host(1 if hosts is None else len(hosts), spare_hosts, replicas, procs)
         if min_replicas > replicas:
             raise ValueError(f"min_replicas={min_replicas} of {replicas} replicas: training could never begin")
@@ -282,6 +281,11 @@ class FaultTolerantJob(Generic[B]):
         if self._cls.__module__ not in ("__main__", "__mp_main__"):
             names.append(self._cls.__module__)
         return tuple(dict.fromkeys([*names, *check_modules(more)]))
+
+
+def _check_sync(sync: object) -> None:
+    if not isinstance(sync, EveryStep | LocalSGD | DiLoCo):
+        raise TypeError(f"FaultTolerantJob sync={sync!r}: give an EveryStep, a LocalSGD or a DiLoCo of roost.ft")
 
 
 async def _handled(_: Failure) -> bool:

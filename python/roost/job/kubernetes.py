@@ -32,7 +32,7 @@ from roost.job.kubernetes_pods import agent_end
 from roost.job.kubernetes_settings import check_settings
 from roost.job.logs import LogLines
 from roost.job.record import Part, Record, default_folder, read_record
-from roost.job.spec import check_job_name, lists_of_texts
+from roost.job.spec import check_job_name, lists_of_texts, tables
 from roost.keys import read_key
 
 if TYPE_CHECKING:
@@ -140,11 +140,15 @@ class KubernetesJob(Job):
     ) -> None:
         super().__init__(
             meshes, name=name, folder=folder, sync=sync, warn_s=warn_s, image=image, namespace=namespace, kubeconfig=kubeconfig,
-            context=context, gpu_resource=gpu_resource, resources=dict(resources or {}), ipc_lock=ipc_lock, shm_mib=shm_mib,
-            queue=queue, service_account=service_account, labels=dict(labels or {}), annotations=dict(annotations or {}),
-            env=dict(env or {}), python=python, cwd=cwd, port=port, port_forward=port_forward, pod=dict(pod or {}),
-            select=dict(select or {}), key_file=None if key_file is None else os.path.abspath(os.fspath(key_file)),
-            driver_account=driver_account, driver_pod=dict(driver_pod or {}), idle_s=idle_s,
+            context=context, gpu_resource=gpu_resource, ipc_lock=ipc_lock, shm_mib=shm_mib,
+            queue=queue, service_account=service_account,
+            python=python, cwd=cwd, port=port, port_forward=port_forward,
+            key_file=None if key_file is None else os.path.abspath(os.fspath(key_file)),
+            driver_account=driver_account, idle_s=idle_s,
+            **tables(
+                "KubernetesJob", env=env, resources=resources, labels=labels, annotations=annotations, pod=pod, select=select,
+                driver_pod=driver_pod,
+            ),
             **lists_of_texts("KubernetesJob", prologue=prologue, allow=allow, driver=driver),
         )  # fmt: skip
         check_settings(self.name, self.meshes, self._settings)

@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, ClassVar
 from roost.job.agent import agent_command
 from roost.job.job import Job
 from roost.job.knowing import Look
+from roost.job.spec import tables
 from roost.process_hosts import reap
 
 if TYPE_CHECKING:
@@ -122,7 +123,12 @@ class ProcessJob(ProcessesJob):
         env: Mapping[str, str] | None = None, python: str | None = None,
     ) -> None:  # fmt: skip
         super().__init__(
-            meshes, name=name, folder=folder, sync=sync, env=dict(env or {}), python=python or sys.executable
+            meshes,
+            name=name,
+            folder=folder,
+            sync=sync,
+            python=python or sys.executable,
+            **tables("ProcessJob", env=env),
         )
 
     def render(self) -> str:

@@ -19,7 +19,7 @@ from roost.job.record import Part, Record, announced, tell_of
 from roost.job.skypilot_log import ClusterLog
 from roost.job.skypilot_sdk import Sdk, SilentServerError, asked, field, word
 from roost.job.skypilot_task import check_settings, cluster_name, lines_of, listening, task_of
-from roost.job.spec import lists_of_texts
+from roost.job.spec import lists_of_texts, tables
 from roost.values import check_flag, check_integer
 
 if TYPE_CHECKING:
@@ -98,8 +98,8 @@ class SkyPilotJob(Job):
         check_flag("SkyPilotJob", "external", external, "whether the hosts are reached by their public addresses")
         super().__init__(
             meshes, name=name, folder=folder, sync=sync, warn_s=warn_s, infra=infra, accelerator=accelerator,
-            resources=dict(resources or {}), env=dict(env or {}), python=python, port=port, external=external,
-            idle_minutes=idle_minutes, task=dict(task or {}),
+            python=python, port=port, external=external,
+            idle_minutes=idle_minutes, **tables("SkyPilotJob", resources=resources, env=env, task=task),
             **lists_of_texts("SkyPilotJob", setup=setup, prologue=prologue),
         )  # fmt: skip
         check_settings(self.name, self.meshes, self._settings)

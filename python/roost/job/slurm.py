@@ -13,7 +13,7 @@ from roost.job.job import Job
 from roost.job.knowing import Look
 from roost.job.record import Part, Record, announced, default_folder
 from roost.job.slurm_script import script
-from roost.job.spec import check_job_name, lists_of_texts
+from roost.job.spec import check_job_name, lists_of_texts, tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,8 +86,9 @@ class SlurmJob(Job):
     ) -> None:
         super().__init__(
             meshes, name=name, folder=folder, sync=sync, warn_s=warn_s, partition=partition, account=account, qos=qos, time=time,
-            exclusive=exclusive, python=python or sys.executable, env=dict(env or {}), cwd=cwd or os.getcwd(), listen=listen,
-            requeue=requeue, **lists_of_texts("SlurmJob", args=args, srun_args=srun_args, prologue=prologue, driver=driver),
+            exclusive=exclusive, python=python or sys.executable, cwd=cwd or os.getcwd(), listen=listen,
+            requeue=requeue, **tables("SlurmJob", env=env),
+            **lists_of_texts("SlurmJob", args=args, srun_args=srun_args, prologue=prologue, driver=driver),
         )  # fmt: skip
         if not _FOLDER.fullmatch(self.folder):
             raise ValueError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from roost.values import Frozen, check_integer, check_items
@@ -11,7 +11,7 @@ from roost.values import Frozen, check_integer, check_items
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["MeshSpec", "check_job_name", "lists_of_texts", "specs_from"]
+__all__ = ["MeshSpec", "check_job_name", "lists_of_texts", "specs_from", "tables"]
 
 _MESH_NAME = re.compile(r"[a-z]([a-z0-9_]{0,38}[a-z0-9])?")
 _JOB_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
@@ -107,9 +107,30 @@ def lists_of_texts(kind: str, **given: Sequence[str]) -> dict[str, Any]:
         **given: the settings.
 
     Raises:
-        TypeError: one is a text, which is a sequence of texts, too, and never meant as such.
+        TypeError: one is none; a text is a sequence of texts, too, and never meant as such.
     """
     for name, value in given.items():
-        if isinstance(value, str):
+        if isinstance(value, str | bytes) or not _is_a(Iterable, value):
             raise TypeError(f"{kind} {name}={value!r}: give a list of texts")
     return {name: list(value) for name, value in given.items()}
+
+
+def tables(kind: str, **given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Settings of a job that are tables, empty when left out, as they are kept.
+
+    Args:
+        kind: the job's class.
+        **given: the settings.
+
+    Raises:
+        TypeError: one is none.
+    """
+    for name, value in given.items():
+        if value is not None and not _is_a(Mapping, value):
+            raise TypeError(f"{kind} {name}={value!r}: give a dict")
+    return {name: dict(value or {}) for name, value in given.items()}
+
+
+def _is_a(kind: type, value: object) -> bool:
+    """Whether users gave what the types say."""
+    return isinstance(value, kind)

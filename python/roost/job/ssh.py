@@ -17,7 +17,7 @@ from roost.job.agent import agent_command
 from roost.job.logs import last_lines
 from roost.job.processes import ProcessesJob
 from roost.job.record import tell_of
-from roost.job.spec import lists_of_texts
+from roost.job.spec import lists_of_texts, tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -101,8 +101,8 @@ class SshJob(ProcessesJob):
         ssh_args: Sequence[str] = (),
     ) -> None:
         super().__init__(
-            meshes, name=name, folder=folder, sync=sync, python=python or sys.executable, env=dict(env or {}), cwd=cwd, listen=listen,
-            **lists_of_texts("SshJob", hosts=hosts, prologue=prologue, ssh_args=ssh_args),
+            meshes, name=name, folder=folder, sync=sync, python=python or sys.executable, cwd=cwd, listen=listen,
+            **tables("SshJob", env=env), **lists_of_texts("SshJob", hosts=hosts, prologue=prologue, ssh_args=ssh_args),
         )  # fmt: skip
         for host in hosts:
             if not _HOST.fullmatch(host):
