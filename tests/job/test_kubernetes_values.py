@@ -212,3 +212,24 @@ def test_a_log_is_read_bit_by_bit():
     log = PodLog(fetch)
     assert [log.read(), log.read(), log.read()] == [b"a\nb\n", b"c\n", b""]
     assert asked == [None, "10:00:00.1+02:00", "10:00:00.12+02:00"]
+
+
+def test_only_a_line_with_its_time_is_one():
+    bar = "10:00:00Z a\n10:00:01Z step 1\rstep 2\rstep 3\x0b\u2028 end\n"
+    answers = iter(
+        [
+            bar,
+            "unable to retrieve container logs\n",
+            "10:00:01Z step 1\rstep 2\rstep 3\x0b\u2028 end\n10:00:02Z b\n10:00:02Z no",
+        ]
+    )
+    asked = []
+
+    def fetch(query):
+        asked.append(query.get("sinceTime"))
+        return next(answers)
+
+    log = PodLog(fetch)
+    read = [log.read().decode() for _ in range(3)]
+    assert read == ["a\nstep 1\rstep 2\rstep 3\x0b\u2028 end\n", "", "b\n"]
+    assert asked == [None, "10:00:01Z", "10:00:01Z"]

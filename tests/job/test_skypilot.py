@@ -244,6 +244,9 @@ def test_agents_are_read_off_a_log():
     assert listening(log) == {1: ("fd00::2", "411")}
     assert lines_of(log, 0).splitlines()[0] == "(head, rank=0, pid=7) roost host 0 at 10.0.0.1"
     assert len(lines_of(log, 0).splitlines()) == 2
+    # A progress bar draws itself again within its line.
+    bar = "(worker1, rank=1, pid=9) step 1\rstep 2\n"
+    assert (lines_of(bar, 0), lines_of(bar, 1)) == ("", bar)
 
 
 @pytest.mark.parametrize(

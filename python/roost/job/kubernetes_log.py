@@ -29,18 +29,19 @@ class PodLog:
             query["sinceTime"] = self._at
         since, known = _sortable(self._at), self._count
         found: list[str] = []
-        for line in self._fetch(query).splitlines(keepends=True):
+        # Only "\n" ends a line: a progress bar's "\r" is within one. One that is not whole comes again.
+        for line in self._fetch(query).split("\n")[:-1]:
             stamp, _, text = line.partition(" ")
             at = _sortable(stamp)
-            # The answer begins with a whole second; and a line that is not whole comes again.
-            if at < since or not line.endswith("\n"):
+            # The answer begins with a whole second; what has no time is a node's that does not have the log.
+            if at < since or not stamp[:1].isdigit():
                 continue
             if at == since and known:
                 known -= 1
                 continue
             self._count = self._count + 1 if stamp == self._at else 1
             self._at = stamp
-            found.append(text)
+            found.append(f"{text}\n")
         return "".join(found).encode()
 
 

@@ -242,7 +242,7 @@ class SkyPilotJob(Job):
         except JobError:
             return  # it goes with its cluster
         for place in range(part.hosts):
-            lines = lines_of(output.getvalue(), place).splitlines(keepends=True)[-_LINES_KEPT:]
+            lines = [*io.StringIO(lines_of(output.getvalue(), place))][-_LINES_KEPT:]
             with open(record.log_file(part, place), "w", encoding="utf-8") as file:
                 file.writelines(lines)
 

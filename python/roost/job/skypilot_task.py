@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shlex
@@ -150,7 +151,8 @@ def lines_of(text: str, rank: int) -> str:
         rank: which node.
     """
     kept = []
-    for line in text.splitlines(keepends=True):
+    # Only "\n" ends a line: behind a progress bar's "\r" no rank is said again.
+    for line in io.StringIO(text):
         whose = _RANK.match(_PLAIN.sub("", line))
         if whose is None or int(whose[1]) == rank:
             kept.append(line)
