@@ -261,6 +261,37 @@ async def test_a_watch_is_resumed(how, kube, job):
 
 
 @on_a_loop
+async def test_a_watch_that_has_ended_is_not_believed(kube, job, monkeypatch):
+    await job.apply()
+    await job.status()
+    view = job._cluster._watched.view
+    await until(lambda: [what for what, _ in kube.asked].count("watch") == len(view._lists))
+    # Nobody had looked for long, and somebody looks at the moment when the first thread has ended for that.
+    with monkeypatch.context() as idle:
+        idle.setattr("roost.job.kubernetes_watch._IDLE_S", 0.0)
+        kube.cut()
+        await until(lambda: not any(one.thread.is_alive() for one in view._lists.values()))
+    assert not view.is_idle
+    put_pod(kube)
+    put_pod(kube, "train-trainers-1")
+    assert len((await job.ready(timeout=5)).up()) == 2
+    await job.kill()
+
+
+@on_a_loop
+async def test_of_what_is_gone_only_the_last_are_known(kube, job, monkeypatch):
+    monkeypatch.setattr("roost.job.kubernetes_watch._FORMER_MOST", 2)
+    await job.apply()
+    await job.status()
+    former = job._cluster._watched.view.former("pods")
+    for rank in (0, 1, 0, 2):
+        put_pod(kube, f"train-trainers-{rank}", uid=f"pod-{rank}")
+        kube.drop("pods", f"train-trainers-{rank}")
+    await until(lambda: list(former) == ["train-trainers-0", "train-trainers-2"])
+    await job.kill()
+
+
+@on_a_loop
 async def test_a_server_that_is_away_is_told_and_taken_back(kube, job):
     await job.apply()
     put_pod(kube)

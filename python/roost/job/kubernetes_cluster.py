@@ -87,7 +87,7 @@ class Cluster:
         """
         with self._lock:
             watched = self._watched
-            if watched is None or watched.run != record.run or watched.view.is_idle:
+            if watched is None or watched.run != record.run or watched.view.is_over:
                 self._stop_watching()
                 lists = self._lists(record)
                 watched = self._watched = _Watched(record.run, View(self._opened(), lists, optional=("events",)))

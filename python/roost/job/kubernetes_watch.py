@@ -24,6 +24,8 @@ _WATCH_S, _IDLE_S = 30, 60.0
 _PAUSE_S, _PAUSE_MAX_S = 0.1, 5.0
 # How long a thread may take to notice that its view was closed.
 _CLOSE_S = 5.0
+# Of how many objects that have gone it is known how they were: those of a busy namespace are without end.
+_FORMER_MOST = 1000
 
 
 class View:
@@ -60,8 +62,13 @@ class View:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody has looked for so long that it has ended, or is about to."""
+        """Whether nobody has looked for so long that it is about to end."""
         return time.monotonic() - self._looked_at > _IDLE_S
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a list of it is kept up to date no more, or will soon not be: look at a new view."""
+        return self.is_idle or not all(one.thread.is_alive() for one in self._lists.values())
 
     def look(self) -> None:
         """Say that somebody looks.
@@ -174,4 +181,9 @@ class _List:
         return heard
 
     def _note_gone(self, one: Document) -> None:
-        self.former[one["metadata"]["name"]] = one
+        name = one["metadata"]["name"]
+        # The newest last.
+        self.former.pop(name, None)
+        self.former[name] = one
+        if len(self.former) > _FORMER_MOST:
+            del self.former[next(iter(self.former))]
