@@ -95,7 +95,11 @@ def each(values: Any) -> Any:
     Args:
         values: a sequence with one value for each rank of the mesh called.
     """
-    return Each(list(values))
+    try:
+        each_value = iter(values)
+    except TypeError:
+        raise TypeError(f"each({values!r}): give a sequence, with one value for each rank") from None
+    return Each(list(each_value))
 
 
 def least_loaded(candidates: list[int], load: Callable[[int], int]) -> int:

@@ -28,7 +28,11 @@ class as_completed(Generic[R]):  # noqa: N801 - named as asyncio's
     """
 
     def __init__(self, replies: Iterable[Reply[R]], timeout: float | None = None) -> None:
-        self._replies = list(replies)
+        try:
+            given = iter(replies)
+        except TypeError:
+            raise TypeError(f"as_completed({replies!r}): give a list of replies") from None
+        self._replies = list(given)
         self._timeout = timeout
 
     def __iter__(self) -> Iterator[Reply[R]]:

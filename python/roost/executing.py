@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -70,15 +71,23 @@ def execute(
     procs: ProcMesh, command: Sequence[str], env: Mapping[str, str] | None, cwd: str | None
 ) -> Reply[ValueMesh[int]]:
     """See `ProcMesh.exec`."""
-    given: object = command
-    if isinstance(given, str) or not command:
-        raise TypeError(f'exec({given!r}): give a list, such as ["nvidia-smi", "-L"]; for a shell ["bash", "-c", "…"]')
+    wanted = _checked(command)
 
     async def work() -> ValueMesh[int]:
         shells = procs.spawn("exec", Shell)
         try:
-            return await shells.run.call(list(command), dict(env or {}), cwd)
+            return await shells.run.call(wanted, dict(env or {}), cwd)
         finally:
             await shells.stop("its command is over")
 
     return reply_of(work())
+
+
+def _checked(command: object) -> list[str]:
+    """A program and its arguments, as given; a text alone would be taken letter by letter."""
+    words = list(command) if isinstance(command, Iterable) and not isinstance(command, str | bytes) else []
+    if not words or not all(isinstance(word, str | bytes | os.PathLike) for word in words):
+        raise TypeError(
+            f'exec({command!r}): give a list, such as ["nvidia-smi", "-L"]; for a shell ["bash", "-c", "…"]'
+        )
+    return words

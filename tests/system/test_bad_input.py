@@ -22,6 +22,7 @@ from roost import (
     Probe,
     ProcessHosts,
     Restart,
+    as_completed,
     configure,
     context,
     each,
@@ -61,6 +62,8 @@ def of_calls(workers):
         "a receiver": (lambda: worker.echo.call_one(Channel.open()[1]), TypeError, "a PortReceiver stays where its channel was opened"),
         "too many of each": (lambda: workers.echo.call(each([1, 2, 3, 4])), ValueError, r"each\(\) has 4 values for 3 ranks"),
         "too few of each": (lambda: workers.note.broadcast(each([1])), ValueError, r"each\(\) has 1 values for 3 ranks"),
+        "each of no sequence": (lambda: workers.echo.call(each(3)), TypeError, r"each\(3\): give a sequence"),
+        "no replies": (lambda: as_completed(workers.echo), TypeError, "as_completed.*: give a list of replies"),
         "each inside": (lambda: workers.echo.call([each([1, 2, 3])]), TypeError, r"each\(…\) must be an argument of a verb itself"),
         # Endpoints.
         "unknown": (lambda: worker.ad, AttributeError, "Worker has no endpoint 'ad'; it has: add, "),

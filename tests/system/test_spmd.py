@@ -136,8 +136,9 @@ async def test_a_command_on_each_proc(capfd):
         with pytest.raises(MeshError) as error:
             await procs.exec(["/nope"])
         assert isinstance(error.value.exceptions[0], FileNotFoundError)
-        with pytest.raises(TypeError, match="give a list"):
-            procs.exec("true")
+        for wrong in ("true", [], 3, None, [1], b"true"):
+            with pytest.raises(TypeError, match="give a list"):
+                procs.exec(wrong)
     assert "[procs[gpus=1]] test in /\n" in capfd.readouterr().out
 
 
