@@ -151,6 +151,12 @@ def _pieces(path: str, file: _File) -> Iterator[tuple[int, bytes]]:
     if stat.S_ISLNK(file.mode) or not file.size:
         yield 0, b""
         return
+    # Of a log that is being written only as much as was told: its host takes it for whole then.
+    at = 0
     with open(path, "rb") as source:
-        while piece := source.read(_PIECE_BYTES):
-            yield source.tell() - len(piece), piece
+        while at < file.size:
+            piece = source.read(min(_PIECE_BYTES, file.size - at))
+            if not piece:
+                raise OSError(f"{path} has become shorter while it was sent: take the state again")
+            yield at, piece
+            at += len(piece)
