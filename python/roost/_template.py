@@ -89,7 +89,6 @@ def main() -> None:
 
 def _import(preload: list[str], sys_path: list[str]) -> None:
     """Import all modules, and find out whether a fork is safe then."""
-    _import_threads()
     _proc.take_search_path(sys_path)
     threads = _threads()
     culprits = []
@@ -113,16 +112,6 @@ def _import(preload: list[str], sys_path: list[str]) -> None:
     if threads_at_fork() != 1:
         text = f"preload: importing {', '.join(culprits)} started threads that a fork would lose"
         raise _ThreadsError(text)
-
-
-def _import_threads() -> None:
-    """Import what runs `def` endpoints, by Python's own `queue`; who has a file of that name beside the script finds it all the same."""
-    known = "queue" in sys.modules
-    with suppress(Exception):
-        # What is wrong with it is said when it is needed.
-        importlib.import_module("concurrent.futures.thread")
-    if not known:
-        sys.modules.pop("queue", None)
 
 
 def _import_later(names: list[str]) -> None:
