@@ -8,7 +8,7 @@ import pytest
 from loops import on_a_loop
 
 from roost import ProcessHosts
-from roost.errors import JobError
+from roost.errors import JobError, StoppedError
 from roost.job import ProcessJob
 from roost.job.sync import push
 
@@ -104,3 +104,19 @@ async def shout(reader, writer):
 def test_what_is_no_folder_cannot_be_synced(tmp_path):
     with pytest.raises(ValueError, match="is no folder"):
         ProcessJob({"trainers": 1}, sync=tmp_path / "nowhere")
+
+
+@on_a_loop
+async def test_who_could_not_enter_all_meshes_of_a_job_has_let_go_of_it(tmp_path):
+    job, other = (ProcessJob({"trainers": 1, "judges": 1}, name="j", folder=tmp_path / "j") for _ in range(2))
+    await job.apply()
+    try:
+        hosts = await job.state()
+        await hosts.judges.stop()
+        with pytest.raises(StoppedError):
+            await hosts.__aenter__()
+        assert [one.state for one in (await hosts.trainers.states()).values()] == ["stopped"]
+        async with await other.state() as again:
+            assert len(again) == 2
+    finally:
+        await job.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from functools import partial
@@ -70,8 +71,13 @@ class JobState(Mapping[str, HostMesh]):
         return f"JobState({self._meshes})"
 
     async def __aenter__(self) -> Self:
-        for mesh in self._meshes.values():
-            await self._entered.enter_async_context(mesh)
+        try:
+            for mesh in self._meshes.values():
+                await self._entered.enter_async_context(mesh)
+        except BaseException:
+            # Nobody leaves what was not entered: those that were go, and another program may drive the job.
+            await self.__aexit__(*sys.exc_info())
+            raise
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:

@@ -71,11 +71,7 @@ impl Registry {
             // Never one that is kept: a key must die with its registration.
             return Ok(Arc::new(self.gpu_region(exporter, &allocation, Access::Remote)));
         }
-        let region = Arc::new(self.region(address, bytes, Access::Remote));
-        self.lock()
-            .host
-            .insert((address, bytes, Access::Remote), Arc::downgrade(&region));
-        Ok(region)
+        Ok(self.keep(self.region(address, bytes, Access::Remote)))
     }
 
     /// Regions that contain the ranges, registered with each of the devices: those that live, and new ones for the rest, in
@@ -314,6 +310,19 @@ fn merged(order: &[usize], ranges: &[(usize, u64)], gap: usize) -> (usize, usize
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn regions_that_nobody_holds_are_forgotten_whoever_made_them() {
+        let registry = Registry::new(Vec::new(), None);
+        let held = registry.remote(page(), 1 << 20).unwrap();
+        for at in 1..100 {
+            drop(registry.remote(page() + at, 8).unwrap());
+        }
+        // The last one that was let go is seen by who comes next.
+        assert!(registry.lock().host.len() <= 2);
+        let found = registry.find(Access::Target, page() + 200, 8).unwrap();
+        assert!(Arc::ptr_eq(&held, &found));
+    }
 
     #[test]
     fn neighbours_are_registered_once() {
