@@ -38,7 +38,7 @@ _MARK = b"ROOST_PROC="
 _MODULES = ("asyncio", "uvloop", "roost.serving")
 # What procs need that call others, own meshes, or do what few do. The first of a job are not kept waiting for it.
 _MODULES_LATER: tuple[str, ...] = (
-    "roost.dead_letters", "roost.deadlocks", "roost.driving", "roost.elsewhere", "roost.hearing", "roost.hosts", "roost.looking",
+    "roost.deadlocks", "roost.driving", "roost.elsewhere", "roost.hosts", "roost.looking",
     "roost.reply_port", "roost.spawning", "roost.threads",
 )  # fmt: skip
 _LATER_S = 0.1

@@ -11,6 +11,7 @@ from roost import serialize
 from roost._exceptions import add_note, traceback_text
 from roost._roost import INLINE_BYTES_MAX
 from roost.bound import Each, least_loaded
+from roost.echoes import may_echo
 from roost.errors import ActorDied, MessageTooLargeError, RemoteError
 from roost.reply import Broadcast, Reply
 from roost.stops import death_error, lost_error, stopped_error
@@ -188,8 +189,6 @@ class Calls:
     # Answers that are not values -------------------------------------------------------------------------------------------
     def errored(self, sink: Sink, rank: int, payload: bytes) -> None:
         """An endpoint raised."""
-        from roost.echoes import may_echo
-
         note, dumped = pickle.loads(payload)
         error = serialize.load_exception(dumped, note)
         if may_echo(error):

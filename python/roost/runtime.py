@@ -17,6 +17,9 @@ from roost import process, serialize
 from roost._roost import Node
 from roost.calls import Calls
 from roost.context import handling
+from roost.dead_letters import DeadLetters, Job
+from roost.echoes import Echoes
+from roost.hearing import Hearing
 from roost.hosting import Hosting
 from roost.lane import Lent
 from roost.membership import Members
@@ -32,13 +35,10 @@ if TYPE_CHECKING:
 
     from roost._roost import Control, Letters
     from roost.collectives.groups import Groups
-    from roost.dead_letters import DeadLetters, Job
     from roost.deadlocks import Deadlocks
-    from roost.echoes import Echoes
     from roost.elsewhere import Elsewhere
     from roost.events import EventStream
     from roost.failure import Event, Failure
-    from roost.hearing import Hearing
     from roost.hosts import Hosts
     from roost.looking import Looking
     from roost.mesh import Mesh
@@ -69,7 +69,8 @@ _SYSTEM_HANDLERS = {
 class _Late(Generic[R]):
     """A room of the runtime that few processes need: imported and made at first use, once, whatever thread that is on.
 
-    The first procs of a job wait for every module that their template imports.
+    The first procs of a job wait for every module that their template imports. What deaths and lost messages need is no such
+    room: where no descriptor is left, nothing can be imported.
     """
 
     _making = threading.RLock()
@@ -133,8 +134,12 @@ class Runtime:
             job, proc, incarnation, (sys.version_info.major, sys.version_info.minor), self.config.as_builtins()
         )
         # The rooms of the house.
+        self.job = Job(self)
         self.calls = Calls(self)
+        self.echoes = Echoes(self)
         self.members = Members(self)
+        self.hearing = Hearing(self)
+        self.letters = DeadLetters(self)
         self.ports = Ports(self)
         self.streams = Streams(self)
         self.sharing = Sharing(self)
@@ -162,27 +167,6 @@ class Runtime:
         self.background: threading.Thread | None = None
 
     @_Late
-    def job(self) -> Job:
-        """The job as `context().job` shows it."""
-        from roost.dead_letters import Job
-
-        return Job(self)
-
-    @_Late
-    def letters(self) -> DeadLetters:
-        """The broadcasts that reached nobody."""
-        from roost.dead_letters import DeadLetters
-
-        return DeadLetters(self)
-
-    @_Late
-    def echoes(self) -> Echoes:
-        """Errors that wait for the death that may explain them."""
-        from roost.echoes import Echoes
-
-        return Echoes(self)
-
-    @_Late
     def elsewhere(self) -> Elsewhere:
         """The way from other threads to the loop."""
         from roost.elsewhere import Elsewhere
@@ -195,13 +179,6 @@ class Runtime:
         from roost.hosts import Hosts
 
         return Hosts(self)
-
-    @_Late
-    def hearing(self) -> Hearing:
-        """The failures that this process must hear of."""
-        from roost.hearing import Hearing
-
-        return Hearing(self)
 
     @_Late
     def deadlocks(self) -> Deadlocks:
