@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from roost.ft.curve import Curve
 from roost.ft.data import Feed, GlobalBatch, shares
 from roost.ft.incidents import Incident, table
 
@@ -48,13 +49,6 @@ class Report:
         return table(self.incidents)
 
 
-@dataclass(slots=True)
-class _Step:
-    """What replicas told of one step."""
-
-    losses: list[float] = field(default_factory=list[float])
-
-
 class Books:
     """Keeps a run's books, on the loop of the job's process.
 
@@ -72,7 +66,7 @@ class Books:
             items, self.batch_size = data.data, data.size
         self._feed: Feed[Any] = Feed(items, procs)
         self._learners: tuple[int, ...] = ()
-        self._steps: dict[int, _Step] = {}
+        self._curve = Curve()
         self._lost_steps = 0
         self._heard: dict[int, list[float]] = {}
         # When groups were aborted of late: that may be heard before the failure that it was for.
@@ -104,7 +98,7 @@ class Books:
         if settlement.is_yes and member.life == self._lives.get(member.replica, 0):
             self._trained.add(member.replica)
         for number, loss in enumerate(settlement.losses, settlement.first):
-            self._steps.setdefault(number, _Step()).losses.append(loss)
+            self._curve.add(number, loss)
 
     def _note_survivor(self, replica: int, at: float) -> None:
         """A replica goes on: after whose failures?"""
@@ -201,7 +195,7 @@ class Books:
     @property
     def progress(self) -> int:
         """How many steps count."""
-        return len(self._steps)
+        return len(self._curve)
 
     def doom(self, replica: int) -> None:
         """A replica is about to fail."""
@@ -209,12 +203,10 @@ class Books:
 
     def report(self, ended: tuple[int | None, ...]) -> Report:
         """How the run went."""
-        numbers = sorted(self._steps)
-        losses = [self._steps[number].losses for number in numbers]
         return Report(
             steps=max((one for one in ended if one is not None), default=0),
-            losses=tuple(sum(one) / len(one) for one in losses),
-            participants=tuple(len(one) for one in losses),
+            losses=self._curve.means(),
+            participants=self._curve.participants(),
             incidents=tuple(self.incidents),
             skipped=tuple(sorted(self._feed.skipped)),
             lost_steps=self._lost_steps,
