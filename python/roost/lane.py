@@ -44,16 +44,12 @@ class Lent:
         self.say_news = runtime.news.say
         self.work = runtime.workers.start
         self.cancelled = _cancelled
+        self.undelivered = runtime.letters.bounced
         self.port_item, self.port_taken, self.port_closed = ports.came, ports.took, ports.ended
 
-    # Of rooms that are made at first use.
     def suspect(self, *message: Any) -> None:
-        """A message has to wait for an endpoint that waits for it, as it seems."""
+        """A message has to wait for an endpoint that waits for it, as it seems: of a room that is made at first use."""
         self._runtime.deadlocks.suspect(*message)
-
-    def undelivered(self, *letter: Any) -> None:
-        """A broadcast came for an actor that has ended, or never was."""
-        self._runtime.letters.bounced(*letter)
 
 
 def _loads_parts(payload: bytes, buffers: Sequence[Any]) -> Any:

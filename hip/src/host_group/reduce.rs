@@ -44,9 +44,10 @@ unsafe fn reduce_as<E: Element>(op: ReduceOp, sources: &[*const u8], to: [*mut u
     for first in (0..count).step_by(BLOCK) {
         let length = BLOCK.min(count - first);
         let sum = &mut sum[..length];
-        // SAFETY: the caller's: `count` elements each. An unaligned one is read and written as such.
-        let element =
-            |source: *const u8, at: usize| unsafe { source.cast::<E>().add(first + at).read_unaligned() };
+        let element = |source: *const u8, at: usize| {
+            // SAFETY: the caller's: `count` elements each. An unaligned one is read and written as such.
+            unsafe { source.cast::<E>().add(first + at).read_unaligned() }
+        };
         for (at, one) in sum.iter_mut().enumerate() {
             *one = element(sources[0], at).widen();
         }
