@@ -36,7 +36,7 @@ class Config(Frozen, kw_only=True):
     """How long a queue is full, or a message waits for a busy actor, before that is told: longer than a slow step."""
     port_messages_max: int = 64
     """Values that wait in a channel unless its own limit says otherwise: back-pressure comes early."""
-    segment_bytes_min: int = _MIB
+    segment_bytes_min: int = 256 << 10
     """Parts from this size on go through shared memory on one host: below it a copy through the socket is quicker."""
     segments_bytes_max: int = 8 * _GIB
     """Shared memory that one proc keeps pooled or holds for its receivers: beyond it parts go through the socket."""

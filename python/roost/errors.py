@@ -233,7 +233,7 @@ class MessageTooLargeError(RoostError, ValueError):
         if not self.setting:
             return (
                 f"{self.what} of {self.size} bytes that cannot travel by shared memory passes the limit of {self.limit};"
-                " send it in parts, or as arrays, tensors or bytes of 1 MiB and more each, within segments_bytes_max"
+                " send it in parts, or as arrays, tensors or bytes of 256 KiB and more each, within segments_bytes_max"
             )
         return (
             f"{self.what} of {self.size} bytes passes the limit of {self.limit};"

@@ -9,13 +9,13 @@ from roost import Actor, endpoint, process
 MIB = 1 << 20
 
 
-def unshared(count=70):
+def unshared(count=280):
     """Arrays that are each too small for shared memory, and together too large for a frame."""
-    return [np.zeros(MIB - 64, np.uint8) for _ in range(count)]
+    return [np.zeros((256 << 10) - 64, np.uint8) for _ in range(count)]
 
 
 def shared(count=70):
-    """The same just large enough for shared memory."""
+    """Arrays for shared memory, together too large for a frame, too."""
     return [np.zeros(MIB, np.uint8) for _ in range(count)]
 
 

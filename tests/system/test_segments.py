@@ -236,6 +236,22 @@ def test_memory_is_bounded():
     assert lane.pool.bytes()[0] <= 5 * MIB
 
 
+def test_segments_leave_a_process_its_other_descriptors():
+    lane = Lane(SegmentPool(segments_max=3))
+    held = [lane.send(figures(seed, 300_000 + 90_000 * seed))[0] for seed in range(5)]
+    assert [type(one) for one in held] == [SharedBuffer] * 3 + [bytearray] * 2  # who gets what is held costs none
+    # Too much for a frame has a segment all the same.
+    held += lane.send(figures(5, 32 * MIB))
+    assert type(held[-1]) is SharedBuffer
+    for seed, one in enumerate(held[:5]):
+        np.testing.assert_array_equal(one, figures(seed, 300_000 + 90_000 * seed))
+    # One that is idle makes room for one of another size.
+    held.clear()
+    del one
+    lane.settle()
+    assert type(lane.send(figures(6, 2 * MIB))[0]) is SharedBuffer
+
+
 def test_what_the_sender_gives_up_the_receiver_unmaps():
     lane = Lane(SegmentPool(idle_bytes_max=0))
     (buffer,) = lane.send(figures(1))

@@ -40,7 +40,7 @@ class TestKnownBefore:
             assert (caught.value.setting, caught.value.limit) == ("", 60 * MIB)
             assert caught.value.size > 69 * MIB
         assert await bulky.taken.call_one() == 0
-        assert await bulky.take.call_one(unshared(50)) == 50
+        assert await bulky.take.call_one(unshared(200)) == 200
 
     @in_the_job
     async def test_on_another_thread_too(self, bulky):
@@ -91,7 +91,7 @@ class TestKnownBefore:
     @in_the_job
     async def test_within_one_process_only_the_limit_of_a_message_counts(self):
         here = this_proc().spawn("here", Bulky)
-        assert await here.take.call_one(unshared()) == 70
+        assert await here.take.call_one(unshared()) == 280
         await here.stop()
 
 

@@ -19,7 +19,7 @@ def test_defaults_are_what_the_documents_promise():
     assert limits.message_bytes_max == 4 << 30
     assert limits.queue_bytes_max == 64 << 20
     assert limits.queue_messages_max == 65_536
-    assert limits.segment_bytes_min == 1 << 20
+    assert limits.segment_bytes_min == 256 << 10
     assert (limits.grace_s, limits.sigterm_s, limits.cleanup_timeout_s) == (5, 3, 3)
     assert limits.start_timeout_s == 120
     assert limits.echo_hold_s == 0.02

@@ -55,8 +55,9 @@ pub(crate) use self::receive::SegmentMap;
 pub(crate) use self::send::{SegmentPart, SegmentPool};
 
 /// Parts from this size on go through shared memory; below it a copy through the socket costs less than
-/// keeping count.
-const SEGMENT_BYTES_MIN: usize = 1024 * 1024;
+/// keeping count. An array of 256 KiB there and back takes 0.12 ms by this and 0.29 by the socket, one of 512 KiB 0.2
+/// and 1.3; at 128 KiB `bytes` are quicker by the socket.
+const SEGMENT_BYTES_MIN: usize = 256 * 1024;
 
 /// Add the classes to the module.
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

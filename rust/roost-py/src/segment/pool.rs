@@ -14,6 +14,9 @@ const PART_ALIGNMENT: usize = 64;
 /// A segment is used for a message of at least a quarter of its size: filling a used one is ten times faster
 /// than a new one.
 const OVERSIZE_MAX: usize = 4;
+/// A message from this size on gets a segment however many there are: their bytes bound their number, and most of it may be
+/// too much for a frame.
+const UNCOUNTED_BYTES_MIN: usize = 32 << 20;
 /// After a receiver could not map a segment it is offered none for this time, and gets its bytes in the
 /// frame.
 const REFUSAL_PAUSE: Duration = Duration::from_secs(5);
@@ -65,7 +68,7 @@ impl Pool {
         }
     }
 
-    /// Copy the parts of one message into one segment. `None` says that there is no memory for it.
+    /// Copy the parts of one message into one segment. `None` says that there is no memory for it, or no descriptor.
     ///
     /// Each place counts as a writer, see [`Pool::done_writing`].
     ///
@@ -134,6 +137,10 @@ impl Pool {
             return best.map(|id| (id, generation, memory, false));
         }
         let capacity = size_class(length)?;
+        let is_full = state.by_id.len() >= self.limits.segments_max && length < UNCOUNTED_BYTES_MIN;
+        if is_full && !state.remove_oldest_idle() {
+            return None;
+        }
         state.trim(self.limits.bytes_max.checked_sub(capacity)?, Instant::now());
         if state.bytes + capacity > self.limits.bytes_max {
             return None;

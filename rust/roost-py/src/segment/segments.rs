@@ -10,11 +10,15 @@ use super::memory::{Mapping, Source, make_file};
 
 /// An idle segment is given back to the system after this time.
 const IDLE_TIME_MAX: Duration = Duration::from_secs(30);
-/// Bytes that a process may have in segments, in use and idle.
+
+/// What a process may have in segments: bytes, in use and idle, and as many segments as leave it descriptors for other things,
+/// since each has one.
 #[derive(Clone, Copy)]
+#[expect(clippy::struct_field_names, reason = "units and bounds stand last")]
 pub(super) struct PoolLimits {
     pub(super) bytes_max: usize,
     pub(super) idle_bytes_max: usize,
+    pub(super) segments_max: usize,
 }
 
 /// The memory of one segment.
@@ -95,7 +99,7 @@ impl Segments {
         while self.bytes > bytes_max && self.remove_oldest_idle() {}
     }
 
-    fn remove_oldest_idle(&mut self) -> bool {
+    pub(super) fn remove_oldest_idle(&mut self) -> bool {
         let idle = self.by_id.iter().filter(|(_, segment)| segment.is_idle());
         let oldest = idle
             .min_by_key(|(_, segment)| segment.idle_since)

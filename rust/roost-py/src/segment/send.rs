@@ -23,12 +23,20 @@ pub(crate) struct SegmentPool {
 #[pymethods]
 impl SegmentPool {
     #[new]
-    #[pyo3(signature = (*, bytes_max = 8 << 30, idle_bytes_max = 1 << 30, segment_bytes_min = SEGMENT_BYTES_MIN))]
-    fn new(bytes_max: usize, idle_bytes_max: usize, segment_bytes_min: usize) -> Self {
+    #[pyo3(signature = (
+        *, bytes_max = 8 << 30, idle_bytes_max = 1 << 30, segment_bytes_min = SEGMENT_BYTES_MIN, segments_max = None,
+    ))]
+    fn new(
+        bytes_max: usize,
+        idle_bytes_max: usize,
+        segment_bytes_min: usize,
+        segments_max: Option<usize>,
+    ) -> Self {
         Self {
             pool: Arc::new(Pool::new(PoolLimits {
                 bytes_max,
                 idle_bytes_max,
+                segments_max: segments_max.unwrap_or_else(a_share_of_descriptors),
             })),
             segment_bytes_min,
         }
@@ -196,6 +204,14 @@ impl Drop for SegmentPart {
     fn drop(&mut self) {
         self.pool.done_writing(self.place.segment);
     }
+}
+
+/// A quarter of the descriptors that this process may have.
+fn a_share_of_descriptors() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.map_or(usize::MAX, |limit| {
+        usize::try_from(limit / 4).unwrap_or(usize::MAX)
+    })
 }
 
 /// The `bytes` that a buffer lends all of.
