@@ -219,6 +219,20 @@ async def test_a_pod_that_was_made_anew_is_another_host(kube, job):
 
 
 @on_a_loop
+async def test_hosts_that_came_and_went_between_two_looks_have_run(kube, job):
+    await job.apply()
+    events = job.events()
+    assert (await anext(events)).kind == "pending"
+    put_pod(kube)
+    put_pod(kube, conditions=[])
+    await until(lambda: job._cluster._have_run)
+    for name in kube.names():
+        kube.drop(*name.split("/"))
+    async with asyncio.timeout(5):
+        assert [event.kind async for event in events if not event.mesh] == ["running", "ended"]
+
+
+@on_a_loop
 async def test_who_lost_an_agent_takes_the_next_one_at_its_address(kube, job):
     await job.apply()
     for rank in (0, 1):

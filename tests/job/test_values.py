@@ -1,4 +1,4 @@
-"""What a job is made of, without a host: names, state files, scripts, what Slurm's commands write, what is told as an event."""
+"""What a job is made of, without a host: names, state files, scripts, what Slurm's commands write."""
 
 import json
 import os
@@ -11,9 +11,8 @@ from loops import on_a_loop
 from roost.errors import JobError, Unavailable
 from roost.job import HostStatus, JobStatus, KubernetesJob, MeshSpec, ProcessJob, SkyPilotJob, SlurmJob
 from roost.job import slurm_commands as slurm
-from roost.job.record import Part, new_record
+from roost.job.record import Part, new_record, read_record, tell_of
 from roost.job.slurm import _nodes_of
-from roost.job.status import changes
 
 # As 22.05 and 24.11 write it, with the fields that are not read left out.
 JOB = (
@@ -122,39 +121,6 @@ def host(rank, state="up", **more):
     return HostStatus(mesh="trainers", rank=rank, state=state, address=f"a:{rank}", **more)
 
 
-def kinds(before, after, warn_s=60):
-    return [event.kind for event in changes(before, after, warn_s)]
-
-
-def test_each_change_is_told_once():
-    looks = [
-        status("pending"), status(), status("running", host(0), host(1, "missing")), status("running", host(0), host(1)),
-        status("running", host(0), host(1, "lost"), time_left_s=61.0), status("running", host(0), host(1, "lost"), time_left_s=59.0),
-        status("running", host(0), time_left_s=4.0, preempted=True), status("pending", restarts=1), status(restarts=1),
-        status("ended"), status("ended"),
-    ]  # fmt: skip
-    told = [kinds(before, after) for before, after in zip([None, *looks], looks, strict=False)]
-    assert told == [
-        ["pending"], ["running"], ["host_up"], ["host_up"], ["host_lost"], ["time_left"], ["preempted"], ["requeued", "pending"],
-        ["running"], ["ended"], [],
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "agent", [{"address": "b:1"}, {"address": "a:1", "agent": "2"}], ids=["elsewhere", "at its address"]
-)
-def test_a_host_that_another_agent_took_the_place_of_is_lost_and_up_anew(agent):
-    one = HostStatus(mesh="trainers", rank=0, state="up", address="a:1", agent="1")
-    other = HostStatus(mesh="trainers", rank=0, state="up", **agent)
-    assert kinds(status("running", one), status("running", other)) == ["host_lost", "host_up"]
-
-
-def test_hosts_that_go_with_their_job_are_not_lost_one_by_one():
-    gone = host(0, "missing", reason="COMPLETING")
-    assert kinds(status("running", host(0)), status("running", gone, reason="COMPLETING")) == []
-    assert kinds(status("running", host(0)), status("running", gone)) == ["host_lost"]
-
-
 def test_a_status_is_one_document():
     document = json.loads(json.dumps(status("running", host(0, "lost", reason="no power"), ids=("7",)).to_json()))
     assert document["ids"] == ["7"]
@@ -247,6 +213,37 @@ def test_a_node_that_died_and_is_back_is_of_the_part_that_has_it_now(monkeypatch
     gone, known = _nodes_of(record, found)
     assert gone == {("trainers", 0): "Slurm took it out of the job; Slurm: node n1 is MIXED"}
     assert known == {("trainers", 1): "Slurm: node n1 is MIXED"}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "restarts", "joined", "has_run"),
+    [("n[1-2]", 0, None, True), ("(null)", 0, None, False), ("(null)", 1, 1, True), ("(null)", 1, 0, False)],
+    ids=["had nodes", "never had any", "an agent joined", "an agent of the life before joined"],
+)
+@on_a_loop
+async def test_what_has_ended_says_whether_it_had_run(commands, tmp_path, nodes, restarts, joined, has_run):
+    job = SlurmJob({"trainers": 2}, name="j", folder=tmp_path / "job")
+    commands(sbatch=(0, "7\n", ""), scontrol=(0, JOB.format(**{**FIELDS, "state": "PENDING"}), ""))
+    await job.apply()
+    if joined is not None:
+        record = read_record(job.folder)
+        tell_of(record.hosts_folder(record.parts[0], joined), 0, "n1:7000", "n1")
+    said = JOB.format(**{**FIELDS, "state": "CANCELLED", "restarts": restarts})
+    commands(scontrol=(0, said.replace("NodeList=n[1-2]", f"NodeList={nodes}"), ""))
+    # Whoever asks later asks the folder.
+    for one in (job, SlurmJob.connect("j", folder=job.folder)):
+        ended = await one.status()
+        assert (ended.state, ended.has_run, ended.restarts) == ("ended", has_run, restarts)
+
+
+@on_a_loop
+async def test_an_agent_that_tells_of_itself_is_believed_before_slurm(commands, tmp_path):
+    job = SlurmJob({"trainers": 1}, name="j", folder=tmp_path / "job")
+    commands(sbatch=(0, "7\n", ""), scontrol=(0, JOB.format(**{**FIELDS, "state": "PENDING"}), ""))
+    assert ((waits := await job.apply()).state, waits.has_run) == ("pending", False)
+    record = read_record(job.folder)
+    tell_of(record.hosts_folder(record.parts[0], 0), 0, "n1:7000", "n1")
+    assert ((runs := await job.status()).state, runs.has_run) == ("running", True)
 
 
 @on_a_loop

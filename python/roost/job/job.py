@@ -12,12 +12,13 @@ from inspect import isabstract
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from roost.errors import CallTimeoutError, JobError, RoostError
-from roost.job.knowing import hosts_of, is_ready, last_words
+from roost.job.knowing import has_run, hosts_of, is_ready, last_words
 from roost.job.logs import FileLog, LogLines
 from roost.job.opening import JobState, attached, open_state
 from roost.job.record import Part, default_folder, exclusively, new_record, read_record
 from roost.job.spec import MeshSpec, check_job_name, specs_from
-from roost.job.status import JobStatus, changes
+from roost.job.status import JobStatus
+from roost.job.story import Story
 from roost.replying import reply_of
 from roost.values import check_finite, check_integer
 from roost.waiting import Bell
@@ -203,15 +204,18 @@ class Job(ABC):
         return LogLines(FileLog(self._log_path(record, mesh, rank)).read, self._is_over if follow else None)
 
     async def events(self) -> AsyncIterator[JobEvent]:
-        """What becomes of it from now on, beginning with how it is; ends when the job has."""
-        before: JobStatus | None = None
+        """What becomes of it from now on, beginning with how it is; ends when the job has.
+
+        It is looked at now and then, and what came and went in between is not told, but for this: where a job has had hosts since it was
+        started last, `running` comes before `ended` or `requeued`.
+        """
+        story = Story(self._warn_s)
         while True:
             now = await self._status()
-            for event in changes(before, now, self._warn_s):
+            for event in story.goes_on(now):
                 yield event
             if now.state in _OVER:
                 return
-            before = now
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._bell.wait(), self._ask_s)
 
@@ -283,14 +287,14 @@ class Job(ABC):
             try:
                 record.parts = await asyncio.to_thread(self._submit, record, wanted)
             except RoostError as error:
-                self._over(record, f"it was not taken: {error}", failed=True)
+                self._over(record, f"it was not taken: {error}", failed=True, has_run=False)
                 raise
             record.write()
         return await self._status_of(record)
 
-    def _over(self, record: Record, reason: str, *, failed: bool) -> None:
-        """It has ended: that is kept, and its key is not."""
-        record.ended = {"reason": reason, "failed": failed}
+    def _over(self, record: Record, reason: str, *, failed: bool, has_run: bool = True, restarts: int = 0) -> None:
+        """It has ended: that is kept, and its key is not. All but `record` are as of `JobStatus`."""
+        record.ended = {"reason": reason, "failed": failed, "has_run": has_run, "restarts": restarts}
         record.write()
         with suppress(FileNotFoundError):
             os.unlink(record.key_file)
@@ -323,13 +327,16 @@ class Job(ABC):
             ended = record.ended or {"reason": "who applied it ended before it was taken", "failed": True}
             return JobStatus(name=record.name, state="ended", ids=self._ids(record), **ended)
         look = await self._asked(record, at_most_s)
+        ran, restarts = has_run(record, look), max(look.restarts.values(), default=0)
         if look.state == "ended":
-            self._over(record, look.reason, failed=look.failed)
+            self._over(record, look.reason, failed=look.failed, has_run=ran, restarts=restarts)
             return await self._status_of(record)
         hosts = hosts_of(record, look, self._losses, list(self.meshes))
+        # Its agents may have told of themselves after it was asked for.
+        is_up = any(one.state == "up" for one in hosts)
         return JobStatus(
-            name=record.name, state=look.state, reason=look.reason, ids=self._ids(record), time_left_s=look.time_left_s,
-            restarts=max(look.restarts.values(), default=0), preempted=look.preempted, hosts=tuple(hosts),
+            name=record.name, state="running" if is_up else look.state, reason=look.reason, ids=self._ids(record),
+            time_left_s=look.time_left_s, restarts=restarts, has_run=ran or is_up, preempted=look.preempted, hosts=tuple(hosts),
         )  # fmt: skip
 
     async def _asked(self, record: Record, at_most_s: float) -> Look:
@@ -417,7 +424,7 @@ class Job(ABC):
         await asyncio.to_thread(self._end, record)
         try:
             ended = await self._wait(_END_S)
-            self._over(record, f"killed: {ended.reason}", failed=False)
+            self._over(record, f"killed: {ended.reason}", failed=False, has_run=ended.has_run, restarts=ended.restarts)
             return await self._status_of(record)
         except TimeoutError:
             raise JobError(f"it was told to end, and {_END_S:g} s later it has not: {await self._status()}") from None

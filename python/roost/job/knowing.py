@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from roost.errors import JobError
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from roost.job.spec import MeshSpec
     from roost.job.status import JobStatus
 
-__all__ = ["Agent", "Look", "hosts_of", "is_ready", "last_words"]
+__all__ = ["Agent", "Look", "has_run", "hosts_of", "is_ready", "last_words"]
 
 _LINES_IN_ERRORS, _LOGS_IN_ERRORS = 5, 2
 
@@ -35,6 +36,8 @@ class Look(NamedTuple):
     preempted: bool = False
     restarts: Mapping[str, int] = {}
     """By a part's id, how often it was started again; those that are left out never were."""
+    has_run: bool = False
+    """Of what does not run now, whether it has had hosts since it was started last, as far as whoever gives them knows."""
     gone: Mapping[tuple[str, int], str] = {}
     """By mesh and rank, why a host will not come, or not come back."""
     known: Mapping[tuple[str, int], str] = {}
@@ -43,6 +46,17 @@ class Look(NamedTuple):
     """By mesh and rank, why a host is not there yet, where that is not what keeps the whole job waiting."""
     there: Mapping[tuple[str, int], Announced] | None = None
     """By mesh and rank, the agents that listen; None where they tell of themselves in the job's folder."""
+
+
+def has_run(record: Record, look: Look) -> bool:
+    """Whether a job has had hosts since it was started last: whoever gives them says so, or an agent has told of itself.
+
+    Args:
+        record: the job.
+        look: what was said of it.
+    """
+    folders = (record.hosts_folder(part, look.restarts.get(part.id, 0)) for part in record.parts)
+    return look.state == "running" or look.has_run or any(map(os.path.isdir, folders))
 
 
 def hosts_of(record: Record, look: Look, losses: Mapping[Agent, str], order: list[str]) -> list[HostStatus]:

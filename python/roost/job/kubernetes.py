@@ -268,7 +268,7 @@ class KubernetesJob(Job):
             # The pods go on without.
             return self._last._replace(reason=str(error))
         self._keep_last_words(record, seen)
-        look = look_at(record, seen, self._settings)
+        look = look_at(record, seen, self._settings)._replace(has_run=seen.has_run)
         if look.state == "ended" and seen.driver is not None:
             # Its pods have ended, or are about to; what they were made of stays otherwise.
             self._keep_drivers_words(record, seen)
@@ -346,8 +346,8 @@ class KubernetesJob(Job):
             return ""
         return look_at(record, seen, self._settings).known.get((mesh, rank), "")
 
-    def _over(self, record: Record, reason: str, *, failed: bool) -> None:
-        super()._over(record, reason, failed=failed)
+    def _over(self, record: Record, reason: str, *, failed: bool, has_run: bool = True, restarts: int = 0) -> None:
+        super()._over(record, reason, failed=failed, has_run=has_run, restarts=restarts)
         self._cluster.close()
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roost.errors import JobError, RoostError
 from roost.job.kubernetes_api import Api, ConflictError, MissingError, SilentApiError
-from roost.job.kubernetes_documents import KINDS, MESH, RECORD, RUN, Run, secret
+from roost.job.kubernetes_documents import DRIVER, KINDS, MESH, RECORD, RUN, Run, secret
 from roost.job.kubernetes_look import Seen
-from roost.job.kubernetes_pods import agent_name
+from roost.job.kubernetes_pods import agent_name, is_up
 from roost.job.kubernetes_tunnels import Tunnels
 from roost.job.kubernetes_watch import View
 
@@ -54,6 +54,8 @@ class Cluster:
         self._lock = threading.Lock()
         self._api: Api | None = None
         self._watched: _Watched | None = None
+        # Runs of which an agent has listened.
+        self._have_run: set[str] = set()
         self._tunnels: Tunnels | None = None
 
     @property
@@ -89,23 +91,30 @@ class Cluster:
             watched = self._watched
             if watched is None or watched.run != record.run or watched.view.is_over:
                 self._stop_watching()
-                lists = self._lists(record)
-                watched = self._watched = _Watched(record.run, View(self._opened(), lists, optional=("events",)))
+                note = partial(self._note, record.run)
+                view = View(self._opened(), self._lists(record), optional=("events",), note=note)
+                watched = self._watched = _Watched(record.run, view)
         watched.view.look()
-        return self._seen(watched.view)
+        return self._seen(watched)
+
+    def _note(self, run: str, one: Document) -> None:
+        if is_up(one) and one["metadata"].get("labels", {}).get(MESH) != DRIVER:
+            self._have_run.add(run)
 
     def glance(self, record: Record) -> Seen | None:
         """The same, as far as it is known here: nobody is asked."""
         watched = self._watched
-        return None if watched is None or watched.run != record.run else self._seen(watched.view)
+        return None if watched is None or watched.run != record.run else self._seen(watched)
 
-    def _seen(self, view: View) -> Seen:
+    def _seen(self, watched: _Watched) -> Seen:
+        view, has_run = watched.view, watched.run in self._have_run
         if self._select:
-            return Seen({mesh: view.objects(mesh) for mesh in self._select}, [], view.objects("events"), is_own=False)
-        pods: dict[str, list[Document]] = {}
+            pods = {mesh: view.objects(mesh) for mesh in self._select}
+            return Seen(pods, [], view.objects("events"), is_own=False, has_run=has_run)
+        pods = {}
         for pod in view.objects("pods"):
             pods.setdefault(pod["metadata"]["labels"].get(MESH, ""), []).append(pod)
-        return Seen(pods, view.objects("makers"), view.objects("events"), view.former("pods"))
+        return Seen(pods, view.objects("makers"), view.objects("events"), view.former("pods"), has_run=has_run)
 
     def _lists(self, record: Record) -> dict[str, tuple[str, dict[str, str]]]:
         namespace = namespace_of(record)

@@ -36,6 +36,8 @@ class Seen(NamedTuple):
     """By name, the pods that have gone, as they were last."""
     is_own: bool = True
     """Whether the pods are the job's own, or others'."""
+    has_run: bool = False
+    """Whether an agent has listened in one of them."""
 
     @property
     def uids(self) -> dict[str, str]:

@@ -11,7 +11,7 @@ from roost.errors import JobError
 from roost.job.kubernetes_api import ExpiredError, SilentApiError, events_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from roost.job.documents import Document
     from roost.job.kubernetes_api import Api
@@ -35,15 +35,17 @@ class View:
         api: the cluster's.
         lists: by a name, the path of a list and which of its objects are meant.
         optional: names of lists that are done without where the cluster does not let this user see them.
+        note: is called with each object, and with it anew as often as it has changed: `objects` has only how they are when it is looked.
 
     Raises:
         JobError: the first look at a list is refused, or not answered.
     """
 
     def __init__(
-        self, api: Api, lists: Mapping[str, tuple[str, Mapping[str, str]]], *, optional: tuple[str, ...] = ()
-    ) -> None:
-        self.api = api
+        self, api: Api, lists: Mapping[str, tuple[str, Mapping[str, str]]], *, optional: tuple[str, ...] = (),
+        note: Callable[[Document], None],
+    ) -> None:  # fmt: skip
+        self.api, self.note = api, note
         self._looked_at = time.monotonic()
         self._lists: dict[str, _List] = {}
         for name, (path, query) in lists.items():
@@ -122,6 +124,8 @@ class _List:
         for uid, one in before.items():
             if uid not in objects:
                 self._note_gone(one)
+        for one in objects.values():
+            self._view.note(one)
         self._version = found["metadata"].get("resourceVersion")
 
     def close(self) -> None:
@@ -170,6 +174,7 @@ class _List:
                     self._note_gone(one)
                 elif kind != "BOOKMARK":
                     self.objects[one["metadata"]["uid"]] = one
+                    self._view.note(one)
         except SilentApiError:
             pass  # it is resumed from where it was
         except JobError:

@@ -181,7 +181,8 @@ class SkyPilotJob(Job):
         if states == {"ended"}:
             # Somebody pays for what is left.
             self._take_down(record.parts)
-            return Look("ended", reason, failed=any(one.failed for one in seen.values()))
+            failed, has_run = any(one.failed for one in seen.values()), any(one.has_run for one in seen.values())
+            return Look("ended", reason, failed, has_run=has_run)
         places = {part: [(part.mesh, rank) for rank in range(part.first, part.first + part.hosts)] for part in seen}
         self._last = Look(
             "running" if "running" in states else "pending", "" if states == {"running"} else reason,
@@ -289,6 +290,8 @@ class _Seen(NamedTuple):
     state: Literal["pending", "running", "ended"]
     reason: str
     failed: bool = False
+    has_run: bool = False
+    """Of one that has ended, whether its task had begun."""
 
 
 def _of_task(cluster: str, number: Any, status: str) -> _Seen:
@@ -297,7 +300,7 @@ def _of_task(cluster: str, number: Any, status: str) -> _Seen:
         return _Seen("pending", said)
     if status == "RUNNING":
         return _Seen("running", said)
-    return _Seen("ended", said, failed=status != "SUCCEEDED")
+    return _Seen("ended", said, failed=status != "SUCCEEDED", has_run=status in ("SUCCEEDED", "FAILED"))
 
 
 def _without_task(cluster: str, status: str, *, is_made: bool) -> _Seen:

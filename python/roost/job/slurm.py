@@ -184,13 +184,20 @@ class SlurmJob(Job):
         reasons = [_FORGOTTEN if one is None else one.reason for one in found.values()]
         reason = "; ".join(dict.fromkeys(one for one in reasons if one))
         failed = any(one is None or one.failed for one in found.values())
+        # The accounting does not know how often, and nor does who has forgotten it.
+        before = self._last.restarts
+        restarts = {
+            part.id: max(before.get(part.id, 0), 0 if one is None else one.restarts) for part, one in found.items()
+        }
         if states == {"ended"}:
-            return Look("ended", reason, failed)
+            # What never had nodes has none in its books, and nor has what waits to be started again.
+            has_run = any(one is not None and one.nodes for one in found.values())
+            return Look("ended", reason, failed, restarts=restarts, has_run=has_run)
         gone, known = _nodes_of(record, found)
         left = [one.time_left_s for one in found.values() if one is not None and one.time_left_s is not None]
         return Look(
             "running" if "running" in states else "pending", reason, time_left_s=min(left, default=None),
-            restarts={part.id: one.restarts for part, one in found.items() if one is not None},
+            restarts=restarts,
             preempted=any(one is not None and one.is_preempted for one in found.values()), gone=gone, known=known,
         )  # fmt: skip
 

@@ -74,7 +74,7 @@ class SlurmAllocationJob(SlurmJob):
     def _look_at(self, record: Record, found: dict[Part, slurm.SlurmPart | None]) -> Look:
         look = super()._look_at(record, found)
         if look.state != "ended" and _step(self._settings["allocation"], record) is None:
-            return Look("ended", "its step has ended")
+            return Look("ended", "its step has ended", has_run=True)
         return look
 
     def _end(self, record: Record) -> None:

@@ -1,17 +1,15 @@
-"""How a job is: `JobStatus`, `HostStatus`; and what becomes of it, `JobEvent`."""
+"""How a job is: `JobStatus`, `HostStatus`; and what becomes of it: `JobEvent`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from roost.events import now
 from roost.values import Frozen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from datetime import datetime
 
-__all__ = ["HostStatus", "JobEvent", "JobStatus", "changes"]
+__all__ = ["HostStatus", "JobEvent", "JobEventKind", "JobStatus"]
 
 JobStateName: TypeAlias = Literal["absent", "pending", "running", "ended"]
 HostStateName: TypeAlias = Literal["missing", "up", "lost"]
@@ -62,6 +60,8 @@ class JobStatus(Frozen, kw_only=True):
     """Seconds until the scheduler ends it; None where it has no limit."""
     restarts: int = 0
     """How often the scheduler has started it again."""
+    has_run: bool = False
+    """Whether it has had hosts since it was started last."""
     preempted: bool = False
     """Whether the scheduler is about to give its hosts to others."""
 
@@ -105,56 +105,3 @@ class JobEvent(Frozen, kw_only=True):
     def __str__(self) -> str:
         where = f" {self.mesh}[{self.rank}] {self.host}".rstrip() if self.mesh else ""
         return f"{self.kind}{where}{self.reason and ': '}{self.reason}"
-
-
-def changes(before: JobStatus | None, after: JobStatus, warn_s: float) -> Iterator[JobEvent]:
-    """What became of a job between two looks at it.
-
-    Args:
-        before: the first look; None when there was none.
-        after: the second.
-        warn_s: how long before its end that is told.
-    """
-    at = now()
-    again = before is not None and after.restarts > before.restarts
-    if again:
-        yield JobEvent(kind="requeued", at=at, reason=after.reason or f"started for the {after.restarts + 1}. time")
-    if after.state in ("pending", "running") and (before is None or before.state != after.state or again):
-        yield JobEvent(kind=after.state, at=at, reason=after.reason)
-    known = {} if before is None or again else {(one.mesh, one.rank): one for one in before.hosts}
-    for one in after.hosts:
-        yield from _changes_of(known.get((one.mesh, one.rank)), one, after, at)
-    if after.preempted and not (before is not None and before.preempted):
-        yield JobEvent(kind="preempted", at=at, reason=after.reason)
-    if _is_near(after, warn_s) and not (before is not None and not again and _is_near(before, warn_s)):
-        yield JobEvent(kind="time_left", at=at, reason=f"{after.time_left_s:.0f} s are left")
-    if after.state in ("ended", "absent") and (before is None or before.state != after.state):
-        yield JobEvent(kind="ended", at=at, reason=after.reason)
-
-
-def _changes_of(old: HostStatus | None, new: HostStatus, job: JobStatus, at: datetime) -> Iterator[JobEvent]:
-    """What became of a host; what keeps the whole job waiting is not told of each."""
-    was_up = old is not None and old.state == "up"
-    is_same = old is not None and (old.state, old.address, old.agent) == (new.state, new.address, new.agent)
-    # A job that ends takes all its hosts with it: that is its own event.
-    goes_with_job = new.state == "missing" and new.reason == job.reason != "" and not job.preempted
-    kinds: list[JobEventKind] = []
-    if (was_up or new.state == "lost") and not (is_same or goes_with_job):
-        # Another one may have taken its place already.
-        kinds.append("host_lost")
-    if new.state == "up" and not is_same:
-        kinds.append("host_up")
-    if new.state == "missing" and not was_up and new.reason not in ("", job.reason, "" if old is None else old.reason):
-        kinds.append("host_waiting")
-    for kind in kinds:
-        host = old.host if old is not None and kind == "host_lost" and was_up else new.host
-        yield JobEvent(kind=kind, at=at, mesh=new.mesh, rank=new.rank, host=host, reason=new.reason)
-
-
-def _is_near(status: JobStatus, warn_s: float) -> bool:
-    return (
-        status.state == "running"
-        and not status.preempted
-        and status.time_left_s is not None
-        and status.time_left_s <= warn_s
-    )
