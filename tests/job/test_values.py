@@ -237,6 +237,21 @@ async def test_what_has_ended_says_whether_it_had_run(commands, tmp_path, nodes,
 
 
 @on_a_loop
+async def test_a_life_waits_while_the_nodes_of_the_one_before_are_freed(commands, tmp_path):
+    job = SlurmJob({"trainers": 2}, name="j", folder=tmp_path / "job")
+    commands(sbatch=(0, "7\n", ""), scontrol=(0, JOB.format(**{**FIELDS, "state": "PENDING"}), ""))
+    await job.apply()
+    record = read_record(job.folder)
+    states = []
+    for restarts, joined in [(0, None), (0, 0), (1, None), (1, 1)]:
+        if joined is not None:
+            tell_of(record.hosts_folder(record.parts[0], joined), 0, "n1:7000", "n1")
+        commands(scontrol=(0, JOB.format(**{**FIELDS, "state": "COMPLETING", "restarts": restarts}), ""))
+        states.append((await job.status()).state)
+    assert states == ["running", "running", "pending", "running"]
+
+
+@on_a_loop
 async def test_an_agent_that_tells_of_itself_is_believed_before_slurm(commands, tmp_path):
     job = SlurmJob({"trainers": 1}, name="j", folder=tmp_path / "job")
     commands(sbatch=(0, "7\n", ""), scontrol=(0, JOB.format(**{**FIELDS, "state": "PENDING"}), ""))

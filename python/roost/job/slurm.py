@@ -180,6 +180,7 @@ class SlurmJob(Job):
         return {part: said[(cut := part.id.partition("+"))[0]].get(cut[2] or "0") for part in record.parts}
 
     def _look_at(self, record: Record, found: dict[Part, SlurmPart | None]) -> Look:
+        found = {part: _of_its_life(record, part, one) for part, one in found.items()}
         states = {"ended" if one is None else one.state for one in found.values()}
         reasons = [_FORGOTTEN if one is None else one.reason for one in found.values()]
         reason = "; ".join(dict.fromkeys(one for one in reasons if one))
@@ -237,6 +238,21 @@ def _folder_in_queue(name: str) -> str:
 
 
 _Places: TypeAlias = "dict[tuple[str, int], str]"
+
+
+def _of_its_life(record: Record, part: Part, one: SlurmPart | None) -> SlurmPart | None:
+    """A part as it is in the life that Slurm counts.
+
+    While the nodes of a life that was taken back are still being freed, Slurm counts the next one already: that waits.
+    """
+    if (
+        one is None
+        or one.word != "COMPLETING"
+        or not one.restarts
+        or os.path.isdir(record.hosts_folder(part, one.restarts))
+    ):
+        return one
+    return one._replace(state="pending")
 
 
 def _nodes_of(record: Record, found: dict[Part, SlurmPart | None]) -> tuple[_Places, _Places]:
