@@ -128,6 +128,11 @@ class OwnedHosts(OwnedMesh):
             self.tell("failed", rank, failure.reason, failure)
         self._let_go(rank)
 
+    def is_gone(self, rank: int, reason: str) -> None:
+        """Whoever gave a host knows that it is not there any more: it is lost at once, and let in no more should it yet be."""
+        if rank in self.numbers and self.state(rank) not in ENDED and not self.runtime.closed:
+            self.runtime.control.lose(self.numbers[rank], reason)
+
     def left(self, rank: int, reason: str) -> None:
         """A host was let go, in order."""
         if self.state(rank) not in ENDED:

@@ -35,7 +35,9 @@ class FakeKubernetes:
         self.changed = threading.Condition()
         self.epoch = 0
         self.is_polite = False
-        self.refuses_forwards = False
+        # The status of the answer to who wants a port of a pod, or None to forward it; and pods of which there is never an answer.
+        self.refuses_forwards = None
+        self.silent = set()
         self.forwards = []
 
     # What tests do -------------------------------------------------------------------------------------------------------
@@ -221,8 +223,11 @@ class Handler(BaseHTTPRequestHandler):
     def forward(self, pod, port):
         kube = self.server.kube
         kube.asked.append(("forward", pod))
-        if kube.refuses_forwards:
-            self.refuse(403, "pods/portforward is forbidden")
+        if pod in kube.silent:
+            self.connection.recv(1)  # until whoever asks goes away
+            return
+        if kube.refuses_forwards is not None:
+            self.refuse(kube.refuses_forwards, "the test forwards nothing")
             return
         kube.forwards.append(self.connection)
         serve_portforward(self, kube.objects["pods", pod]["status"]["podIP"], port)

@@ -8,7 +8,7 @@ from loops import on_a_loop
 from test_kubernetes import agent, container, free_port, made, put_pod, used
 from working import Worker
 
-from roost.errors import HostLostError, JobError
+from roost.errors import JobError
 from roost.job import KubernetesJob
 
 pytestmark = [pytest.mark.usefixtures("nothing_left"), pytest.mark.timeout(60)]
@@ -115,18 +115,4 @@ async def test_pods_that_are_reached_through_the_api_server(kube, tmp_path):
             assert await workers.add.call_one(1) == 11
             kube.cut_forwards()
             assert await asyncio.wait_for(workers.add.call_one(2), 10) == 12
-    await job.kill()
-
-
-@on_a_loop
-async def test_a_port_that_may_not_be_forwarded_is_told(kube, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("roost.job.opening._ATTACH_S", 1.0)
-    job = made(kube, tmp_path / "job", port_forward=True)
-    await job.apply()
-    put_pod(kube, ip="127.0.0.2")
-    kube.refuses_forwards = True
-    with caplog.at_level("WARNING", logger="roost.job"), pytest.raises(HostLostError):
-        await job.state(timeout=5)
-    assert "Kubernetes does not forward port 26600 of train-trainers-0" in caplog.text
-    assert caplog.text.count("does not forward") == 1, "once"
     await job.kill()

@@ -321,6 +321,25 @@ async def test_a_batch_job_from_its_beginning_to_its_end(cluster, tmp_path, figu
 
 
 @on_a_loop
+async def test_a_pod_that_is_deleted_by_force_is_lost_at_once(cluster, tmp_path, figures):
+    job = cluster.job(tmp_path / "job", {"trainers": 2})
+    await job.apply()
+    async with await job.state(timeout=60) as hosts, hosts.trainers.spawn_procs(supervise=handled) as procs:
+        nodes = await procs.spawn("nodes", Node)
+        call = nodes.slice(hosts=1).work.call()
+        began = time.monotonic()
+        cluster.api._call("DELETE", f"{PODS}/{job.name}-trainers-1", {}, {"gracePeriodSeconds": 0}).drain_conn()
+        await asyncio.wait([call])
+        seconds = time.monotonic() - began
+        error = call.exception().exceptions[0]
+        assert "its pod was deleted" in str(error)
+        assert seconds < 8, "it was not waited for until it was silent for too long"
+        figures(f"a pod that was deleted by force was lost after {seconds:.1f} s: {error}")
+        assert await nodes.slice(hosts=0).name.call_one() == f"{job.name}-trainers-0"
+    await job.kill()
+
+
+@on_a_loop
 async def test_pods_that_are_reached_through_the_api_server(cluster, tmp_path, figures):
     job = cluster.job(tmp_path / "job", {"trainers": 2}, port_forward=True)
     await job.apply()

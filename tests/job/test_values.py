@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from loops import on_a_loop
 
-from roost.errors import JobError, Unavailable
+from roost.errors import CallTimeoutError, JobError, Unavailable
 from roost.job import HostStatus, JobStatus, KubernetesJob, MeshSpec, ProcessJob, SkyPilotJob, SlurmJob
 from roost.job import slurm_commands as slurm
 from roost.job.record import Part, new_record, read_record, tell_of
 from roost.job.slurm import _nodes_of
+from roost.job.status import together
 
 # As 22.05 and 24.11 write it, with the fields that are not read left out.
 JOB = (
@@ -125,6 +126,23 @@ def test_a_status_is_one_document():
     document = json.loads(json.dumps(status("running", host(0, "lost", reason="no power"), ids=("7",)).to_json()))
     assert document["ids"] == ["7"]
     assert document["hosts"][0]["reason"] == "no power"
+
+
+def test_hosts_that_are_alike_are_told_together():
+    ill = [host(rank, "missing", reason="PENDING (Resources)") for rank in (0, 1, 2, 5, 7, 8)]
+    lost = host(3, "lost", host="n4", reason="no power")
+    assert together([*ill, lost]) == "trainers[0-2,5,7-8] missing (PENDING (Resources)); trainers[3] lost n4 (no power)"
+    assert (together([]), str(lost)) == ("", "trainers[3] lost n4 (no power)")
+
+
+@on_a_loop
+async def test_a_reason_that_all_hosts_have_is_told_once(commands, tmp_path):
+    job = SlurmJob({"trainers": 300}, name="j", folder=tmp_path)
+    waits = JOB.format(**{**FIELDS, "state": "PENDING", "reason": "Resources"})
+    commands(sbatch=(0, "7\n", ""), scontrol=(0, waits, ""))
+    await job.apply()
+    with pytest.raises(CallTimeoutError, match=r"Missing: trainers\[0-299\] missing \(PENDING \(Resources\)\)$"):
+        await job.ready(timeout=0.1)
 
 
 def test_a_script_of_two_meshes(tmp_path):

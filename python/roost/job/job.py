@@ -17,7 +17,7 @@ from roost.job.logs import FileLog, LogLines
 from roost.job.opening import JobState, attached, open_state
 from roost.job.record import Part, default_folder, exclusively, new_record, read_record
 from roost.job.spec import MeshSpec, check_job_name, specs_from
-from roost.job.status import JobStatus
+from roost.job.status import JobStatus, together
 from roost.job.story import Story
 from roost.replying import reply_of
 from roost.values import check_finite, check_integer
@@ -72,8 +72,9 @@ class Job(ABC):
     folder: str
     """Where it lives."""
 
-    # How often whoever gives the hosts is asked.
+    # How often whoever gives the hosts is asked; and while they are used: half of what passes before silence is a loss.
     _ask_s: ClassVar[float] = 1.0
+    _keep_s: ClassVar[float] = 5.0
 
     def __init__(
         self, meshes: Mapping[str, int | MeshSpec], *, name: str = "roost",
@@ -366,7 +367,7 @@ class Job(ABC):
                 # What was said of it may be older than what its agents told.
                 return await self._status_of(record)
             if until is not None and time.monotonic() > until:
-                missing = "; ".join(str(one) for one in status.hosts if one.state != "up")
+                missing = together(one for one in status.hosts if one.state != "up")
                 raise CallTimeoutError(
                     f"{len(status.up())} of {len(status.hosts)} hosts of {self.name} listen after {timeout_s:g} s. Missing: {missing}"
                 )
@@ -374,10 +375,11 @@ class Job(ABC):
 
     def _tell_troubles(self, status: JobStatus, told: set[str]) -> None:
         """Say what hosts wait for: it may be for ever."""
-        for one in status.hosts:
-            if one.state == "missing" and one.reason not in ("", status.reason) and str(one) not in told:
-                told.add(str(one))
-                _logger.warning("job %s: %s", self.name, one)
+        ill = [one for one in status.hosts if one.state == "missing" and one.reason not in ("", status.reason)]
+        news = [one for one in ill if str(one) not in told]
+        if news:
+            told.update(map(str, news))
+            _logger.warning("job %s: %s", self.name, together(news))
 
     async def _state(self, timeout_s: float | None) -> JobState:
         status = await self._ready(None, timeout_s)
@@ -403,6 +405,14 @@ class Job(ABC):
         of_job = look.reason if look.state == "ended" or look.preempted else ""
         place = mesh, rank
         return "; ".join(filter(None, (of_job, look.gone.get(place) or look.known.get(place))))
+
+    def _is_gone(self, host: HostStatus) -> str:  # noqa: ARG002 - others know
+        """Why a host that this program has attached is not there any more, for certain; empty where that is not known."""
+        return ""
+
+    def _troubles(self) -> list[str]:
+        """What is in the way of this program to its hosts."""
+        return []
 
     async def _is_over(self) -> bool:
         return (await self._status()).state in _OVER

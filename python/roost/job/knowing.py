@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 from roost.errors import JobError
 from roost.job.logs import last_lines
 from roost.job.record import announced
-from roost.job.status import HostStatus
+from roost.job.status import HostStatus, together
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -109,9 +109,7 @@ def is_ready(status: JobStatus, hosts: int | None, meshes: Mapping[str, MeshSpec
         lost = [one for one in own if one.state == "lost"]
         left = len(own) - len(lost)
         if left < spec.needed:
-            raise JobError(
-                f"{name} needs {spec.needed} hosts of {status.name}, and {left} are left: {'; '.join(map(str, lost))}"
-            )
+            raise JobError(f"{name} needs {spec.needed} hosts of {status.name}, and {left} are left: {together(lost)}")
         if left > len(status.up(name)):
             return False
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import time
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from roost.job.kubernetes_look import Seen
     from roost.job.kubernetes_pods import AgentEnd
     from roost.job.spec import MeshSpec
-    from roost.job.status import HostStatus
+    from roost.job.status import HostStatus, JobStatus
 
 __all__ = ["KubernetesJob"]
 
@@ -102,6 +103,7 @@ class KubernetesJob(Job):
     kind: ClassVar[str] = "kubernetes"
     # Asking costs nothing: what there is of the job is watched.
     _ask_s: ClassVar[float] = 0.2
+    _keep_s: ClassVar[float] = 1.0
 
     def __init__(
         self,
@@ -229,7 +231,13 @@ class KubernetesJob(Job):
                 return ""
             seen = self._cluster.see(record)
             pod = next(iter(seen.pods.get(DRIVER, [])), None) if mesh == DRIVER else seen.ranks(mesh).get(rank)
-            return "" if pod is None else self._cluster.log(record, pod, **query)
+            try:
+                return "" if pod is None else self._cluster.log(record, pod, **query)
+            except SilentApiError:
+                # Who follows hears of it later.
+                if not follow:
+                    raise
+                return ""
 
         return LogLines(PodLog(fetch).read, self._is_over if follow else None)
 
@@ -264,24 +272,25 @@ class KubernetesJob(Job):
     def _look(self, record: Record) -> Look:
         try:
             seen = self._cluster.see(record)
+            self._keep_last_words(record, seen)
+            look = look_at(record, seen, self._settings)._replace(has_run=seen.has_run)
+            if look.state == "ended" and seen.driver is not None:
+                # Its pods have ended, or are about to; what they were made of stays otherwise.
+                self._keep_drivers_words(record, seen)
+                self._cluster.remove(namespace_of(record), record.run)
         except SilentApiError as error:
             # The pods go on without.
             return self._last._replace(reason=str(error))
-        self._keep_last_words(record, seen)
-        look = look_at(record, seen, self._settings)._replace(has_run=seen.has_run)
-        if look.state == "ended" and seen.driver is not None:
-            # Its pods have ended, or are about to; what they were made of stays otherwise.
-            self._keep_drivers_words(record, seen)
-            self._cluster.remove(namespace_of(record), record.run)
-        self._last = self._without_lost(self._through_api(record, look))
+        self._last = self._without_lost(self._through_api(record, seen, look))
         return self._last
 
-    def _through_api(self, record: Record, look: Look) -> Look:
+    def _through_api(self, record: Record, seen: Seen, look: Look) -> Look:
         """With the addresses by which this program reaches agents, where it does not by their own."""
         if not self._settings["port_forward"] or look.there is None:
             return look
         port = self._settings["port"]
         there = {at: told._replace(address=self._cluster.tunnel(record, told, port)) for at, told in look.there.items()}
+        self._cluster.keep_tunnels(seen)
         return look._replace(there=there)
 
     def _without_lost(self, look: Look) -> Look:
@@ -303,15 +312,25 @@ class KubernetesJob(Job):
                 if ended is None or ended in self._kept or not 0 <= place < part.hosts:
                     continue
                 previous = "true" if ended.previous else "false"
-                text = self._cluster.log(record, pod, tailLines=str(_LINES_KEPT), previous=previous)
+                try:
+                    text = self._cluster.log(record, pod, tailLines=str(_LINES_KEPT), previous=previous)
+                except SilentApiError:
+                    continue  # it is asked again at the next look
+                except JobError:
+                    text = ""  # not everybody may see logs
                 # Nothing: the container that takes its place is there by now, and its own log is asked for in another way.
                 self._kept |= {ended, ended._replace(previous=True)} if text else {ended}
                 with open(record.log_file(part, place), "a", encoding="utf-8") as file:
-                    file.write(text)
+                    file.write(text if text.endswith("\n") or not text else f"{text}\n")
 
     def _keep_drivers_words(self, record: Record, seen: Seen) -> None:
         for pod in seen.pods.get(DRIVER, []):
-            text = self._cluster.log(record, pod)
+            try:
+                text = self._cluster.log(record, pod)
+            except SilentApiError:
+                raise
+            except JobError as error:
+                text = f"{error}\n"
             with open(record.driver_log, "w", encoding="utf-8") as file:
                 file.write(text)
 
@@ -337,6 +356,24 @@ class KubernetesJob(Job):
         self._lost[host.address, host.agent] = time.monotonic()
         # What was looked at before is not so any more.
         self._looked = None
+
+    async def _ready(self, hosts: int | None, timeout_s: float | None) -> JobStatus:
+        status = await super()._ready(hosts, timeout_s)
+        if self._settings["port_forward"] and (up := status.up()):
+            check = self._cluster.check_tunnels
+            await asyncio.to_thread(check, self._applied(), up[0].host, self._settings["port"])
+        return status
+
+    def _troubles(self) -> list[str]:
+        return self._cluster.tunnel_troubles
+
+    def _is_gone(self, host: HostStatus) -> str:
+        record = read_record(self.folder)
+        seen = None if record is None or record.ended is not None else self._cluster.glance(record)
+        # Others' pods may only have lost the label that they are found by.
+        if seen is None or not seen.is_own or host.agent.partition(".")[0] in seen.pod_uids:
+            return ""
+        return "Kubernetes has its pod no more"
 
     def _said_of(self, mesh: str, rank: int) -> str:
         # What is so now: nobody has to be asked for that.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import http
 import json
 import os
-import socket
-import threading
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -14,27 +12,41 @@ from typing import TYPE_CHECKING, Any
 from roost.errors import JobError, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from types import ModuleType
 
     from roost.job.documents import Document
 
-__all__ = ["Api", "ConflictError", "ExpiredError", "MissingError", "SilentApiError", "events_in", "library"]
+__all__ = [
+    "Api",
+    "ConflictError",
+    "ExpiredError",
+    "MissingError",
+    "NotSoError",
+    "SilentApiError",
+    "events_in",
+    "library",
+]
 
 # How long the API server has to take a connection, and to answer.
 _CONNECT_S, _ANSWER_S = 5.0, 30.0
 # How often a request is made that the server was too busy for, or that somebody else's change came before; and the pause between.
 _ATTEMPTS, _PAUSE_S, _PAUSE_MAX_S = 4, 0.2, 5.0
 _BUSY = (429, 503)
+_FAILED_ITSELF = 500
 _NAMESPACE_OF_POD = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 
 class SilentApiError(JobError):
-    """The API server does not answer, or is too busy to."""
+    """The API server does not answer, is too busy to, or fails itself: later it may."""
 
 
 class MissingError(JobError):
     """There is no such object, or no such namespace."""
+
+
+class NotSoError(JobError):
+    """What was asked for makes no sense as things are: the log of a container that has not begun."""
 
 
 class ConflictError(JobError):
@@ -93,9 +105,6 @@ class Api:
                 f"there is no Kubernetes here: {error}. Give kubeconfig= a file that names the cluster, as for kubectl"
             ) from None
         self._client = client.ApiClient(settings)
-        # Another one: to forward a port, the library changes its own for a moment.
-        self._forwarding = threading.Lock()
-        self._forwarder: Any = None
         self.server: str = settings.host
 
     def get(self, path: str, **query: str) -> Document:
@@ -149,35 +158,21 @@ class Api:
         # One that has gone silent altogether is given up a little later than its server would end it.
         return self._call("GET", path, query, answer_s=seconds + _ANSWER_S)
 
-    def begin_forwarding(self) -> None:
-        """Load what that takes: some seconds on a busy machine, which nobody who connects is to wait for."""
-        client = library("kubernetes.client")
-        library("kubernetes.stream")
-        self._forwarder = client.CoreV1Api(client.ApiClient(self._client.configuration))
+    @property
+    def settings(self) -> Any:
+        """How the server is reached, and by what this user proves who he is: the library's."""
+        return self._client.configuration
 
-    def pod_port(self, namespace: str, pod: str, port: int) -> tuple[socket.socket, Callable[[], None]]:
-        """A socket that is connected with a port of a pod, through the server and the pod's node; and what to call when that was cut.
-
-        Raises:
-            JobError: as of all of these.
-        """
-        client, stream = library("kubernetes.client"), library("kubernetes.stream")
-        with self._forwarding:
-            call = self._forwarder.connect_get_namespaced_pod_portforward
-            try:
-                found = stream.portforward(call, pod, namespace, ports=str(port))
-            except (client.ApiException, OSError) as error:
-                # Behind that it has the whole answer.
-                said = _plain(error).partition(" -+-+-")[0]
-                raise SilentApiError(f"Kubernetes does not forward port {port} of {pod}: {said}") from None
-        # As it is: the library has its own in a wrapper. Of a connection that is cut it lets go late.
-        return socket.socket(fileno=found.socket(port).detach()), found.websocket.shutdown
+    def address(self, path: str, **query: str) -> tuple[str, list[str]]:
+        """The whole address of a path, and the headers by which this user proves who he is."""
+        _, url, headers, *_ = self._client.param_serialize(
+            "GET", path, query_params=list(query.items()), auth_settings=["BearerToken"]
+        )
+        return url, [f"{name}: {value}" for name, value in headers.items() if name.lower() == "authorization"]
 
     def close(self) -> None:
         """Close what is open."""
         self._client.close()
-        if self._forwarder is not None:
-            self._forwarder.api_client.close()
 
     def _call(
         self, method: str, path: str, query: Mapping[str, str], body: Document | None = None,
@@ -258,10 +253,10 @@ def _error_of(response: Any, what: str) -> JobError:
 def _refusal(status: Document, code: int, what: str) -> JobError:
     """What the server's word for a refusal means here."""
     said = f"Kubernetes refuses ({what}): {status.get('message') or status.get('reason') or ''} ({code})"
-    kinds: dict[int, type[JobError]] = {404: MissingError, 409: ConflictError, 410: ExpiredError}
+    kinds: dict[int, type[JobError]] = {400: NotSoError, 404: MissingError, 409: ConflictError, 410: ExpiredError}
     if code in (401, 403):
         said += "; ask whoever runs the cluster for these rights, give kubeconfig= another user's file, or correct namespace="
-    return kinds.get(code, SilentApiError if code in _BUSY else JobError)(said)
+    return kinds.get(code, SilentApiError if code in _BUSY or code >= _FAILED_ITSELF else JobError)(said)
 
 
 def _plain(error: BaseException) -> str:

@@ -10,10 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roost.errors import JobError, RoostError
-from roost.job.kubernetes_api import Api, ConflictError, MissingError, SilentApiError
+from roost.job import kubernetes_forward
+from roost.job.kubernetes_api import Api, ConflictError, MissingError, NotSoError, SilentApiError
 from roost.job.kubernetes_documents import DRIVER, KINDS, MESH, RECORD, RUN, Run, secret
 from roost.job.kubernetes_look import Seen
-from roost.job.kubernetes_pods import agent_name, is_up
+from roost.job.kubernetes_pods import agent_name, incarnation, is_up
 from roost.job.kubernetes_tunnels import Tunnels
 from roost.job.kubernetes_watch import View
 
@@ -57,6 +58,7 @@ class Cluster:
         # Runs of which an agent has listened.
         self._have_run: set[str] = set()
         self._tunnels: Tunnels | None = None
+        self._may_forward = False
 
     @property
     def api(self) -> Api:
@@ -140,17 +142,47 @@ class Cluster:
         """
         with self._lock:
             if self._tunnels is None:
-                api = self._opened()
-                api.begin_forwarding()
-                self._tunnels = Tunnels(partial(api.pod_port, namespace_of(record)))
+                kubernetes_forward.load()
+                self._tunnels = Tunnels(partial(kubernetes_forward.pod_port, self._opened(), namespace_of(record)))
             return f"127.0.0.1:{self._tunnels.port(told.name, told.agent, port)}"
 
+    def keep_tunnels(self, seen: Seen) -> None:
+        """Close those that lead to agents of pods that have gone, or to one before the one that is there now."""
+        with self._lock:
+            if self._tunnels is not None:
+                self._tunnels.keep({incarnation(pod) for pods in seen.pods.values() for pod in pods})
+
+    def check_tunnels(self, record: Record, pod: str, port: int) -> None:
+        """See to it, once, that this user may have ports of pods forwarded.
+
+        Raises:
+            JobError: he may not, in Kubernetes' words.
+        """
+        if not self._may_forward:
+            # What does not answer now may when it is used.
+            with suppress(SilentApiError):
+                probe, let_go = kubernetes_forward.pod_port(self.api, namespace_of(record), pod, port)
+                let_go()
+                probe.close()
+            self._may_forward = True
+
+    @property
+    def tunnel_troubles(self) -> list[str]:
+        """Why agents are not reached through the API server."""
+        tunnels = self._tunnels
+        return [] if tunnels is None else tunnels.troubles
+
     def log(self, record: Record, pod: Document, **query: str) -> str:
-        """What a pod's agent wrote; nothing where it has not begun, or is gone."""
+        """What a pod's agent wrote; nothing where it has not begun, or is gone.
+
+        Raises:
+            SilentApiError: the server, or the pod's node, does not answer.
+            JobError: this user may not see it.
+        """
         path = f"{_PODS.format(namespace_of(record))}/{pod['metadata']['name']}/log"
         try:
             return self.api.text(path, container=agent_name(pod), **query)
-        except JobError:
+        except (MissingError, NotSoError):
             return ""
 
     # What is made of it --------------------------------------------------------------------------------------------------

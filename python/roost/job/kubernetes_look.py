@@ -45,6 +45,11 @@ class Seen(NamedTuple):
         return {_mesh_of(one): one["metadata"]["uid"] for one in self.makers}
 
     @property
+    def pod_uids(self) -> set[str]:
+        """The uids of all its pods."""
+        return {pod["metadata"]["uid"] for pods in self.pods.values() for pod in pods}
+
+    @property
     def driver(self) -> Document | None:
         """The Job of a batch job's driver."""
         return next((one for one in self.makers if _mesh_of(one) == DRIVER), None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from roost import process
 from roost.attaching import attach_named
-from roost.errors import RoostError
+from roost.errors import HostLostError, RoostError
 from roost.forwarding import forwarded
 from roost.host_mesh import HostMesh
 from roost.job.sync import push
@@ -30,8 +30,6 @@ __all__ = ["JobState", "attached", "open_state"]
 
 # How long hosts that listen have to let this program in. One that was killed may be their driver still, for its lease.
 _ATTACH_S = 60.0
-# How often whoever gives the hosts is asked while they are used: half of what passes before silence is a loss.
-_LOOK_S = 5.0
 
 
 class JobState(Mapping[str, HostMesh]):
@@ -46,8 +44,9 @@ class JobState(Mapping[str, HostMesh]):
         self.job, self.restarts = job, restarts
         self._key_file = key_file
         self._meshes: dict[str, HostMesh] = {}
-        # All that were attached, and where their hosts listen.
-        self._attached: list[HostMesh] = []
+        # All that were attached, with what was known of their hosts then; and where those listen.
+        self._attached: list[tuple[HostMesh, list[HostStatus]]] = []
+        self._is_looked_after = False
         self._known: set[Agent] = set()
         self._entered = AsyncExitStack()
 
@@ -133,6 +132,7 @@ class JobState(Mapping[str, HostMesh]):
             HostLostError: one does not let this program in.
         """
         meshes: dict[str, HostMesh] = {}
+        attached: list[tuple[HostMesh, list[HostStatus]]] = []
         runtime = process.current()
         try:
             for name in self.job.meshes:
@@ -141,16 +141,35 @@ class JobState(Mapping[str, HostMesh]):
                     continue
                 mesh = meshes[name] = self.job._attach(name, hosts, self._key_file)
                 mesh._record().explain = partial(_explanation, self.job, hosts)
+                attached.append((mesh, hosts))
                 runtime.keep(_note_losses(self.job, mesh.events(), hosts))
             await asyncio.gather(*(mesh.ready() for mesh in meshes.values()))
             if self.job._sync is not None:
                 await asyncio.gather(*(push(mesh, self.job._sync, self.job._sync) for mesh in meshes.values()))
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, HostLostError) and (troubles := self.job._troubles()):
+                error.args = (f"{error}; {'; '.join(troubles)}", *error.args[1:])
             await asyncio.gather(*(mesh.stop("not all hosts of the job are there") for mesh in meshes.values()))
             raise
         self._known.update((one.address, one.agent) for one in status.up())
-        self._attached += meshes.values()
+        self._attached += attached
+        if not self._is_looked_after:
+            self._is_looked_after = True
+            runtime.keep(self._look_after())
         return meshes
+
+    async def _look_after(self) -> None:
+        """See to it that something is known of a host when it is lost, for then there is no time to ask; and hear of who is gone."""
+        while there := [(mesh, hosts) for mesh, hosts in self._attached if not mesh._record().is_over]:
+            ends = asyncio.gather(*(mesh.wait() for mesh, _ in there))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(ends, self.job._keep_s)
+                continue
+            with suppress(RoostError):
+                await self.job._status()
+                for mesh, hosts in there:
+                    _let_go_of_the_gone(self.job, mesh, hosts)
+        self._is_looked_after = False
 
 
 def attached(name: str, hosts: list[HostStatus], key_file: str) -> HostMesh:
@@ -167,18 +186,15 @@ async def open_state(job: Job, status: JobStatus, key_file: str) -> JobState:
     """
     state = JobState(job, status.restarts, key_file)
     state._meshes = await state._attach(status)
-    process.current().keep(_keep_looking(state))
     return state
 
 
-async def _keep_looking(state: JobState) -> None:
-    """See to it that something is known of a host when it is lost: then there is no time to ask."""
-    while True:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*(mesh.wait() for mesh in state._attached)), _LOOK_S)
-            return
-        with suppress(RoostError):
-            await state.job._status()
+def _let_go_of_the_gone(job: Job, mesh: HostMesh, hosts: list[HostStatus]) -> None:
+    """Hosts that are not there any more need not be silent for long to be lost."""
+    record = mesh._record()
+    for rank, host in enumerate(hosts):
+        if why := job._is_gone(host):
+            record.is_gone(rank, why)
 
 
 def _explanation(job: Job, hosts: list[HostStatus], rank: int) -> str:

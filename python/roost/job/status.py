@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from roost.values import Frozen
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from datetime import datetime
 
-__all__ = ["HostStatus", "JobEvent", "JobEventKind", "JobStatus"]
+__all__ = ["HostStatus", "JobEvent", "JobEventKind", "JobStatus", "together"]
 
 JobStateName: TypeAlias = Literal["absent", "pending", "running", "ended"]
 HostStateName: TypeAlias = Literal["missing", "up", "lost"]
@@ -37,8 +38,28 @@ class HostStatus(Frozen, kw_only=True):
     """Why it is not up, in the scheduler's words where it has some."""
 
     def __str__(self) -> str:
-        parts = [f"{self.mesh}[{self.rank}]", self.state, self.host, self.reason and f"({self.reason})"]
-        return " ".join(part for part in parts if part)
+        return together([self])
+
+
+def together(hosts: Iterable[HostStatus]) -> str:
+    """How hosts are, and of which it is the same: `trainers[0-3,7] missing (Resources)`."""
+    ranks: dict[tuple[str, str, str, str], list[int]] = {}
+    for one in hosts:
+        ranks.setdefault((one.mesh, one.state, one.host, one.reason), []).append(one.rank)
+    shown = []
+    for (mesh, *how, reason), alike in ranks.items():
+        shown.append(" ".join(filter(None, (f"{mesh}[{_ranges(alike)}]", *how, reason and f"({reason})"))))
+    return "; ".join(shown)
+
+
+def _ranges(ranks: list[int]) -> str:
+    ends: list[tuple[int, int]] = []
+    for rank in sorted(ranks):
+        if ends and ends[-1][1] == rank - 1:
+            ends[-1] = ends[-1][0], rank
+        else:
+            ends.append((rank, rank))
+    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in ends)
 
 
 class JobStatus(Frozen, kw_only=True):

@@ -60,6 +60,12 @@ impl Control {
         })
     }
 
+    /// A host is not there any more, as somebody knows: it is lost at once, and should it yet be there it is let in no more.
+    fn lose(&self, number: u64, reason: String) -> PyResult<()> {
+        self.check_process()?;
+        self.command(Command::Lose { number, reason })
+    }
+
     /// The data lane to this proc is of no use any more: who waits at its other end is told so, and it may be asked for anew.
     fn connect_lost(&self, proc: u64, reason: String) -> PyResult<()> {
         let proc = proc_id(proc)?;

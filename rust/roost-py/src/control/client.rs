@@ -404,7 +404,7 @@ impl Client {
                 }
                 Command::Post(letters) => self.answer(letters),
                 // Only the driver has hosts.
-                Command::Attach { .. } | Command::Detach { .. } => {}
+                Command::Attach { .. } | Command::Detach { .. } | Command::Lose { .. } => {}
                 Command::Close { .. } => return Some(End::Closed),
             }
         }

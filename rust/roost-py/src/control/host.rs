@@ -402,6 +402,7 @@ impl Host {
                     reason,
                     shutdown,
                 } => self.detach(number, &reason, shutdown),
+                Command::Lose { number, reason } => self.lose(number, &reason),
                 Command::Close { until_ns } => self.close(until_ns),
             }
         }

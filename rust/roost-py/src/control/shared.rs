@@ -44,6 +44,8 @@ pub(super) enum Command {
         reason: String,
         shutdown: bool,
     },
+    /// Whoever gave a host knows that it is not there any more.
+    Lose { number: u64, reason: String },
     /// End everything, until then at the latest.
     Close { until_ns: u64 },
 }

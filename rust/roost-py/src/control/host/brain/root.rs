@@ -34,6 +34,14 @@ impl Host {
         }
     }
 
+    pub(in crate::control::host) fn lose(&mut self, number: u64, reason: &str) {
+        if let Brain::Root(root) = &mut self.brain
+            && let Some(remotes) = &mut root.remotes
+        {
+            remotes.lose(number, reason);
+        }
+    }
+
     pub(in crate::control::host) fn tell_host(
         &mut self,
         number: u64,

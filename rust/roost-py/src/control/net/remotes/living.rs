@@ -191,7 +191,7 @@ impl Remotes {
     }
 
     /// Give a host up.
-    pub(super) fn lose(&mut self, number: u64, reason: &str) {
+    pub(crate) fn lose(&mut self, number: u64, reason: &str) {
         let Some(remote) = self.all.get_mut(&number) else {
             return;
         };
