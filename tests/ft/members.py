@@ -24,7 +24,7 @@ class Sum:
         self.quorum_id, self.aborted, self.calls = quorum_id, None, 0
         self.shared.configure(quorum_id, world)
 
-    def abort(self, reason):
+    def abort(self, reason, until=None):
         self.aborted = self.aborted or reason
         self.shared.abort(self.quorum_id)
 

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from roost import Actor, context, endpoint
+from roost.errors import CollectiveError
 from roost.ft.ledger import News
 from roost.ft.quorum import Member, Quorum
 from roost.ft.staging import Shelf
@@ -64,9 +65,9 @@ class Peer(Actor):
         self.mib = mib
         self.shelf = Shelf()
 
-    def transfer(self, peers):
+    def transfer(self, peers, aborted=lambda: None):
         member = Member(context().point["replicas"], 0, 0)
-        return StateTransfer(member, self.shelf, peers, Notes, News(), 60.0)
+        return StateTransfer(member, self.shelf, peers, Notes, News(), 60.0, aborted)
 
     def state(self, value, inner=None):
         """A state of a step; replicas have all but `inner` alike."""
@@ -141,6 +142,16 @@ class Peer(Actor):
             None if inner is None else (inner.unique().tolist(), small.item()),
             len(begun),
         )
+
+    @endpoint
+    def take_in_vain(self, step, peers, after):
+        """Take what nobody stages, in a quorum that is aborted when that was looked at so often: seconds, and why it ended."""
+        looks = iter([None] * after)
+        began = time.monotonic()
+        try:
+            self.transfer(peers, lambda: next(looks, "replica 0 has left")).take(quorum(step), (0, 2), {})
+        except CollectiveError as error:
+            return time.monotonic() - began, str(error)
 
     def is_state(self, found, step):
         import torch

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 from runs import PACED, SYNCS, digests, progressed, ran, trained
-from toys import Broken, ComesBackLate, DiesLast, Toy
+from toys import Broken, ComesBackLate, DiesLast, Doubtful, Toy
 
 from roost import Restart
 from roost.errors import RoostError
@@ -112,8 +112,8 @@ async def test_every_kind_of_end_is_got_over(quorum, replicas, figures):
         )
 
 
-@pytest.mark.parametrize("replicas", [2, 3])
-async def test_a_collective_error_costs_a_sync_and_nobodys_life(replicas, figures):
+@pytest.mark.parametrize(("quorum", "replicas"), [("roost", 2), ("roost", 3), ("torchft", 2), ("torchft", 3)])
+async def test_a_collective_error_costs_a_sync_and_nobodys_life(quorum, replicas, figures):
     took = []
 
     async def plan(job, failures):
@@ -124,11 +124,27 @@ async def test_a_collective_error_costs_a_sync_and_nobodys_life(replicas, figure
             await progressed(job, 3)
             took.append(time.monotonic() - began)
 
-    async with ran(plan, replicas=replicas, sync=EveryStep(), detect_within_s=DETECT_S) as (_, report):
+    async with ran(plan, replicas=replicas, sync=EveryStep(), quorum=quorum, detect_within_s=DETECT_S) as (_, report):
         assert report.incidents == ()
         assert report.lost_steps <= 10 * replicas
     assert max(took) < 1.1 * DETECT_S
-    figures(f"{replicas} replicas: three steps on after {1000 * max(took):.0f} ms at most, of {DETECT_S:g} s")
+    figures(f"{quorum}, {replicas} replicas: three steps on after {1000 * max(took):.0f} ms at most, of {DETECT_S:g} s")
+
+
+@EITHER
+async def test_whoever_votes_no_alone_all_go_on_together(quorum, figures):
+    """With torchft's quorum the step counts for the others, and who said no takes their state; with Roost's it counts for nobody."""
+    async with FaultTolerantJob(
+        Doubtful, replicas=3, steps=100, sync=EveryStep(), quorum=quorum, detect_within_s=DETECT_S
+    ) as job:
+        began = time.monotonic()
+        report = await job.run()
+        took = time.monotonic() - began
+        assert len(await digests(job)) == 1
+    assert report.incidents == ()
+    assert report.ended == (100,) * 3
+    assert report.lost_steps >= 3
+    figures(f"{quorum}: 100 steps, and {report.lost_steps} of replicas that did not count, in {took:.1f} s")
 
 
 @EITHER

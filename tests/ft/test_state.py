@@ -56,6 +56,16 @@ async def test_newcomers_share_one_staged_state_and_take_it_without_a_second_cop
         figures(f"into {what}: {rates[0]:.2f} GiB/s from one donor, {rates[1]:.2f} from two")
 
 
+async def test_a_newcomer_waits_for_no_state_of_a_quorum_that_is_over():
+    """A donor that has left it, because it could not make the group, say, stages nothing for it."""
+    async with three() as procs:
+        peers, _, newcomer, _ = await peers_on(procs, 1)
+        seconds, error = await newcomer.take_in_vain.call_one(3, peers, 3)
+    assert error == "the state of a peer was not taken: replica 0 has left"
+    # A minute is how long it may take where something comes of the quorum.
+    assert seconds < 20
+
+
 async def handled(_):
     return True
 

@@ -91,6 +91,24 @@ class Gambler(Toy):
         return self.drawn
 
 
+class Doubtful(Toy):
+    """One that votes no on some steps that have gone well, as who loses the others right after them does."""
+
+    def step(self, step, batch):
+        manager = self._training._manager
+        if not self.seen:
+            draws, plain = random.Random(context().point["replicas"]), manager.should_commit
+
+            def doubting():
+                manager._wait_for_all()
+                if draws.random() < 0.1:
+                    manager.report_error(RuntimeError("a doubt"))
+                return plain()
+
+            manager.should_commit = doubting
+        return super().step(step, batch)
+
+
 class ComesBackLate(DiesLast):
     """One whose replica 1 dies in the last step, and builds no more before a file is there."""
 

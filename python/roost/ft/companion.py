@@ -62,10 +62,10 @@ class Companion(Actor):
 
     @endpoint(concurrent=True)
     async def abort(self, quorum_id: int, reason: str) -> float:
-        """End what this proc's group is doing; the time when it was ended."""
+        """End what this proc's group is doing where that is a quorum's up to this one; the time when it was ended."""
         group = self._seat.group
-        if group is not None and quorum_id in (ALL_BEFORE, group.quorum_id):
-            group.abort(reason)
+        if group is not None:
+            group.abort(reason, None if quorum_id == ALL_BEFORE else quorum_id)
         return time.time()
 
     @endpoint(concurrent=True)

@@ -41,6 +41,8 @@ class Entry:
     """What a manager is made with."""
 
     lighthouse: str
+    epoch: int
+    """Which life of the lighthouse it is."""
     store: str
 
 
@@ -109,18 +111,19 @@ class Lighthouse(Actor):
             self._died(member.replica, None, "was restarted")
         if key not in self._stores:
             self._stores[key] = served_store(self._home)
-        return Entry(self._address, self._stores[key][1])
+        return Entry(self._address, self._epoch, self._stores[key][1])
 
     @endpoint(concurrent=True)
-    async def arrive(self, member: Member) -> None:
-        """A manager is made and sends heartbeats: answered when all are that are to train."""
+    async def arrive(self, member: Member) -> End | None:
+        """A manager is made and sends heartbeats: answered when all are that are to train, or with the end."""
         self._there.add(member.replica)
         self._look()
         await self._all_there.wait()
+        return self._end
 
     @endpoint(concurrent=True)
     async def failed(self, replica: int, quorum_id: int, reason: str) -> None:
-        """A member's step went wrong: the others would wait in its group."""
+        """A member has left a quorum: the others are not to wait there, nor in one before it."""
         self._do(self._abort(replica, quorum_id, reason))
 
     @endpoint(concurrent=True)
@@ -131,7 +134,7 @@ class Lighthouse(Actor):
     @endpoint(concurrent=True)
     async def over(self, end: End) -> None:
         """Training has ended somewhere: it has everywhere, and who comes back takes what it has ended with."""
-        self._end = self._end or end
+        self._know_end(end)
 
     @endpoint(concurrent=True)
     async def lose(self, replica: int, reason: str) -> None:
@@ -150,8 +153,13 @@ class Lighthouse(Actor):
 
     def _end_with(self, reason: str) -> None:
         if self._end is None:
-            self._end = End(error=reason)
+            self._know_end(End(error=reason))
             self._renew(reason)
+
+    def _know_end(self, end: End) -> None:
+        """Nobody waits for others any more."""
+        self._end = self._end or end
+        self._all_there.set()
 
     def _serve(self) -> None:
         """Start the lighthouse, on a port of its own in each life."""
@@ -170,7 +178,7 @@ class Lighthouse(Actor):
         if self._epoch and (report is None or report.end is not None):
             self._awaited.discard(replica)
         if report is not None and report.end is not None:
-            self._end = self._end or report.end
+            self._know_end(report.end)
         self._look()
 
     def _died(self, replica: int, life: int | None, reason: str) -> None:

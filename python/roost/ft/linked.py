@@ -125,12 +125,13 @@ class LighthouseLink(ServiceLink):
         entry: Entry | End = self._insist(lambda: self._service.enter.call_one(self._member))
         return entry
 
-    def ready(self) -> None:
-        """Wait until all that are to train have managers: who asks alone would have a quorum alone."""
-        self._insist(lambda: self._service.arrive.call_one(self._member))
+    def ready(self) -> End | None:
+        """Wait until all that are to train have managers, or for the end: who asks alone would have a quorum alone."""
+        end: End | None = self._insist(lambda: self._service.arrive.call_one(self._member))
+        return end
 
     def failed(self, quorum_id: int, reason: str) -> None:
-        """Have the other members of a quorum's group freed from it."""
+        """Have the others freed from a quorum that this member has left, and from those before it."""
         self._service.failed.broadcast(self.replica, quorum_id, reason)
 
     def formed(self, learners: tuple[int, ...]) -> None:

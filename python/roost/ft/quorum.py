@@ -22,7 +22,20 @@ __all__ = [
     "Report",
     "Stopped",
     "Verdict",
+    "id_of",
 ]
+
+_COUNTER_BITS = 32
+
+
+def id_of(epoch: int, counter: int) -> int:
+    """Of a quorum: greater than all before it, whoever restarts.
+
+    Args:
+        epoch: which life of the quorum service forms it.
+        counter: which quorum of that life it is.
+    """
+    return (epoch << _COUNTER_BITS) | counter
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +84,7 @@ class Quorum:
     """Who takes one step together."""
 
     id: int
-    """(epoch of the coordinator << 32) | counter: never used twice, whoever restarts."""
+    """By `id_of`: never used twice."""
     step: int
     members: tuple[int, ...]
     """Replicas, in the order of their ranks in the group."""

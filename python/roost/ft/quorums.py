@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from roost.ft.quorum import Ask, Condemned, Decided, Decision, Ended, Formed, Output, Quorum, Report, Stopped
+from roost.ft.quorum import Ask, Condemned, Decided, Decision, Ended, Formed, Output, Quorum, Report, Stopped, id_of
 
 if TYPE_CHECKING:
     from roost.ft.ending import End
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["Quorums"]
 
 _DECISIONS_KEPT = 64
-_COUNTER_BITS = 32
 
 
 @dataclass(slots=True)
@@ -280,7 +279,7 @@ class Quorums:
         )
         if is_new:
             self._counter += 1
-        quorum_id = (self._epoch << _COUNTER_BITS) | self._counter
+        quorum_id = id_of(self._epoch, self._counter)
         asks = [ask for replica in expected for ask in ready[replica].asks.values()]
         base, steps = max(ask.base for ask in asks), max(ask.local for ask in asks)
         self._round = _Round(Quorum(quorum_id, step, members, lives, healing, sources, idle, base, steps))

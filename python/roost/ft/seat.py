@@ -119,6 +119,10 @@ class Seat:
         with self._lock:
             self._end = end
 
+    def aborted(self) -> str | None:
+        """Why the group was aborted, if it was."""
+        return None if self.group is None else self.group.aborted
+
     def report(self) -> Report | None:
         """What this proc knows; None before it trains."""
         from roost.ft.quorum import Report

@@ -9,20 +9,49 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from roost.errors import ActorDied, CallTimeoutError
+from roost.errors import ActorDied, CallTimeoutError, CollectiveError
 from roost.ft.manifest import manifest_of
 from roost.ft.reading import Donor, read_staged
 from roost.ft.staging import FINAL_ID, Staging, bytes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from roost.ft.companion import Companion
     from roost.ft.ledger import Ledger, News
     from roost.ft.quorum import Member, Quorum
-    from roost.ft.staging import Shelf
+    from roost.ft.staging import Shelf, Staged
+    from roost.reply import Reply
 
-__all__ = ["StateTransfer"]
+__all__ = ["StateTransfer", "staged_there"]
+
+_LOOK_S = 0.05
+
+
+def staged_there(reply: Reply[Staged], until: float, aborted: Callable[[], str | None]) -> Staged:
+    """What a donor has staged, once it has. One that has left the quorum stages nothing for it: who waits is freed with the group.
+
+    Args:
+        reply: the donor's.
+        until: when it should be there, by the monotonic clock.
+        aborted: why the quorum's group was aborted, if it was.
+
+    Raises:
+        ActorDied: the donor died.
+        CallTimeoutError: it is not there in time.
+        CollectiveError: nothing will come of the quorum.
+    """
+    while True:
+        left_s = until - time.monotonic()
+        try:
+            return reply.result(max(0.01, min(left_s, _LOOK_S)))
+        except CallTimeoutError:
+            why = aborted()
+            if why is not None:
+                reply.cancel()
+                raise CollectiveError(f"the state of a peer was not taken: {why}") from None
+            if left_s < _LOOK_S:
+                raise
 
 
 class StateTransfer:
@@ -35,16 +64,25 @@ class StateTransfer:
         ledger: what is told of staging.
         news: what this replica tells of its way back.
         heal_within_s: how long taking a state may take.
+        aborted: why the group of the quorum was aborted in which states are taken, if it was.
     """
 
     def __init__(
-        self, member: Member, shelf: Shelf, companions: Companion, ledger: Ledger, news: News, heal_within_s: float
+        self,
+        member: Member,
+        shelf: Shelf,
+        companions: Companion,
+        ledger: Ledger,
+        news: News,
+        heal_within_s: float,
+        aborted: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._member = member
         self._companions = companions
         self._ledger = ledger
         self._news = news
         self._heal_within_s = heal_within_s
+        self._aborted = aborted
         self._staging = Staging(shelf)
 
     def stage(self, quorum: Quorum, state: dict[str, Any]) -> None:
@@ -63,6 +101,7 @@ class StateTransfer:
 
         Raises:
             ActorDied: they all died; BufferGone, VersionError: what they staged is gone.
+            CollectiveError: nothing will come of the quorum.
             ValueError: a tensor has another shape there, or what came is not what was staged.
         """
         until = time.monotonic() + self._heal_within_s
@@ -74,7 +113,7 @@ class StateTransfer:
         gone: ActorDied | None = None
         for source, reply in asked:
             try:
-                donors.append(Donor(source, reply.result(max(0.01, until - time.monotonic()))))
+                donors.append(Donor(source, staged_there(reply, until, self._aborted)))
             except ActorDied as died:
                 gone = gone or died
         if not donors and gone is not None:

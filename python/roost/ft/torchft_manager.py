@@ -172,9 +172,17 @@ class TorchftManager(Averages):
                     raise RoostError(f"torchft gives no quorum, after {failures} attempts: {error}") from error
                 _logger.info("torchft gives no quorum: %s", error)
                 self._is_stale = True
+                self._give_up(f"replica {self._link.replica} begins anew: {error}")
             finally:
                 with self._lock:
                     self._is_waiting = False
+
+    def _give_up(self, reason: str) -> None:
+        """Leave the quorum that there was, of which the others may be members yet."""
+        quorum_id = self._gloo.quorum_id
+        self._gloo.abort(reason)
+        if quorum_id >= 0:
+            self._link.failed(quorum_id, reason)
 
     def _begins_to_wait(self) -> bool:
         """From now on the training thread is to be freed where the lighthouse is gone; False where it is already."""
@@ -194,7 +202,9 @@ class TorchftManager(Averages):
         self._torchft.load_state_dict({"step": self._step, "batches_committed": self._batches})
         for key, (load_state_dict, state_dict) in self._states.items():
             self._torchft.register_state_dict_fn(key, self._noting(load_state_dict), state_dict)
-        self._link.ready()
+        end = self._link.ready()
+        if end is not None:
+            raise TrainingOver(end)
 
     def _leave(self) -> None:
         before, self._torchft = self._torchft, None

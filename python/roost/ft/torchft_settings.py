@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from roost import libraries
 from roost.ft.lighthouse import NEVER_S
+from roost.ft.quorum import id_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +72,7 @@ def manager_for(entry: Entry, settings: Settings, watched: Watched, group: GlooG
     # torch goes on dialling a store that is gone for five minutes; this asks once.
     socket.create_connection((host, int(port)), timeouts.group_s).close()
     manager = libraries.torchft().Manager(
-        pg=_Configured(group, watched.reached), load_state_dict=None, state_dict=None, use_async_quorum=False,
+        pg=_Configured(group, entry.epoch, watched.reached), load_state_dict=None, state_dict=None, use_async_quorum=False,
         min_replica_size=settings.min_replicas, rank=settings.proc, world_size=settings.procs,
         # In it others take their state.
         timeout=timedelta(seconds=timeouts.collective_s(is_healing=True)),
@@ -85,10 +86,11 @@ def manager_for(entry: Entry, settings: Settings, watched: Watched, group: GlooG
 
 
 class _Configured:
-    """Our group, as torchft's manager configures it."""
+    """Our group, as torchft's manager configures it. Its lighthouse counts quorums from 1 in each of its lives; here they go on."""
 
-    def __init__(self, group: GlooGroup, reached: Callable[[str], None]) -> None:
+    def __init__(self, group: GlooGroup, epoch: int, reached: Callable[[str], None]) -> None:
         self._group = group
+        self._epoch = epoch
         self._reached = reached
 
     def configure(
@@ -97,7 +99,7 @@ class _Configured:
         """Make the group of a quorum."""
         self._reached("quorum_joined")
         assert quorum_id is not None
-        self._group.configure(store_addr, quorum_id, rank, world_size)
+        self._group.configure(store_addr, id_of(self._epoch, quorum_id), rank, world_size)
         self._reached("group_formed")
 
     def errored(self) -> CollectiveError | None:

@@ -98,7 +98,7 @@ class Training:
             libraries.torchft()
         link.reached("libraries_imported")
         self._transfer = StateTransfer(
-            self._member, seat.shelf, plan.companions, plan.ledger, link.news, plan.timeouts.heal_within_s
+            self._member, seat.shelf, plan.companions, plan.ledger, link.news, plan.timeouts.heal_within_s, seat.aborted
         )
         self._manager = self._managed(link)
         self._manager.decided, self._manager.joined = self._decided, self._joined

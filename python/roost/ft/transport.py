@@ -10,6 +10,7 @@ from roost.actor import Actor
 from roost.endpoint import endpoint
 from roost.ft.reading import Donor, read_staged
 from roost.ft.staging import Shelf, Staging
+from roost.ft.state import staged_there
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +53,9 @@ class _Transport:
         place: dict[str, int],
         ask: Callable[[dict[str, int], int], Reply[Staged]],
         own: Callable[[], dict[str, Any]] | None,
+        aborted: Callable[[], str | None] = lambda: None,
     ) -> None:
+        self._aborted = aborted
         self._place = dict(place)
         self._ask = ask
         self._own = own
@@ -81,13 +84,16 @@ class _Transport:
             ValueError: a tensor has another shape there, or what came is not what it staged.
         """
         seconds = timeout.total_seconds()
-        staged = self._ask(json.loads(metadata), step).result(seconds)
+        staged = self._staged_there(json.loads(metadata), step, seconds)
         state, _ = read_staged([Donor(src_rank, staged)], {} if self._own is None else self._own(), seconds)
         return state
 
     def shutdown(self, wait: bool = True) -> None:  # noqa: ARG002 - as torchft calls it
         """Let the memory go."""
         self._staging.close()
+
+    def _staged_there(self, place: dict[str, int], step: int, seconds: float) -> Staged:
+        return staged_there(self._ask(place, step), time.monotonic() + seconds, self._aborted)
 
 
 class StateTransport(_Transport):
@@ -129,8 +135,9 @@ class SeatTransport(_Transport):
     def __init__(self, seat: Seat, companions: Companion, ledger: Ledger, link: ServiceLink) -> None:
         place = {"replicas": seat.replica, "procs": seat.proc}
         super().__init__(
-            seat.shelf, place, lambda there, step: companions.slice(**there).staged.call_one(NO_QUORUM, step), None
-        )
+            seat.shelf, place, lambda there, step: companions.slice(**there).staged.call_one(NO_QUORUM, step), None,
+            seat.aborted,
+        )  # fmt: skip
         self._ledger = ledger
         self._link = link
 
@@ -144,7 +151,7 @@ class SeatTransport(_Transport):
         """As for any transport; the job is told."""
         seconds = timeout.total_seconds()
         place = json.loads(metadata)
-        staged = self._ask(place, step).result(seconds)
+        staged = self._staged_there(place, step, seconds)
         replica = place["replicas"]
         state, _ = read_staged([Donor(replica, staged)], {}, seconds)
         news = self._link.news
