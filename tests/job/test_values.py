@@ -67,6 +67,7 @@ def test_what_cannot_be_is_refused_at_once(make, words):
         lambda: MeshSpec(1, args=None),
         lambda: MeshSpec(1, args=1),
         lambda: SlurmJob({"a": 1}, args=1),
+        lambda: SlurmJob({"a": 1}, args=[1]),
         lambda: SlurmJob({"a": 1}, prologue=None),
         lambda: SlurmJob({"a": 1}, env=["A=1"]),
         lambda: ProcessJob({"a": 1}, env="A=1"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from roost.values import Frozen, check_integer, check_items
@@ -107,12 +107,14 @@ def lists_of_texts(kind: str, **given: Sequence[str]) -> dict[str, Any]:
         **given: the settings.
 
     Raises:
-        TypeError: one is none; a text is a sequence of texts, too, and never meant as such.
+        TypeError: one is none.
     """
-    for name, value in given.items():
-        if isinstance(value, str | bytes) or not _is_a(Iterable, value):
-            raise TypeError(f"{kind} {name}={value!r}: give a list of texts")
-    return {name: list(value) for name, value in given.items()}
+    found = {name: list(check_items(kind, name, value, '["…"]')) for name, value in given.items()}
+    for name, texts in found.items():
+        for one in texts:
+            if not _is_a(str, one):
+                raise TypeError(f"{kind} {name}: {one!r} is no text: give a list of such")
+    return found
 
 
 def tables(kind: str, **given: Mapping[str, Any] | None) -> dict[str, Any]:
