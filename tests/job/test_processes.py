@@ -47,7 +47,9 @@ async def test_hosts_by_name_that_outlive_who_asked_for_them(tmp_path):
     assert (ended.state, ended.failed, ended.reason) == ("ended", False, "killed: its agents have ended")
     assert len(ended.ids) == 3, "a process each"
     assert await job.kill() == ended
-    assert [event.kind async for event in job.events()] == ["running", "ended"], "of what is over it is told that it ran"
+    assert [event.kind async for event in job.events()] == ["running", "ended"], (
+        "of what is over it is told that it ran"
+    )
     with pytest.raises(JobError, match=r"(?s)ended.*apply\(\) asks for it anew.*the last lines of .*trainers"):
         await job.ready()
     assert not list(tmp_path.glob("*/key")), "the key is gone"

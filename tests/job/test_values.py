@@ -255,6 +255,35 @@ async def test_what_has_ended_says_whether_it_had_run(commands, tmp_path, nodes,
         assert (ended.state, ended.has_run, ended.restarts) == ("ended", has_run, restarts)
 
 
+@pytest.mark.parametrize(
+    ("nodes", "hosts", "update"),
+    [
+        ("n1 n2 n3 n4", 2, "NodeList=n1,n2"),
+        # The second one has died.
+        ("n1 n3 n4", 3, "NodeList=n1,n3"),
+        ("n1 n3", 3, None),
+        ("n4", 2, "scancel"),
+        ("", 2, "NumNodes=2"),
+    ],
+)
+def test_a_part_that_becomes_smaller_counts_the_nodes_that_it_has_left(monkeypatch, tmp_path, nodes, hosts, update):
+    said = []
+    here = slurm.SlurmPart("running" if nodes else "pending", "", "", "0:0", 0, nodes, None)
+    monkeypatch.setattr(slurm, "expand", str.split)
+    monkeypatch.setattr(slurm, "jobs", lambda _number: {"0": here})
+    monkeypatch.setattr(slurm, "said_by", said.append)
+    job = SlurmJob({"trainers": 4}, name="j", folder=tmp_path)
+    record = new_record(str(tmp_path), "slurm", "j", {})
+    record.parts = [part] = [Part("trainers", 0, 4, "7")]
+    for place in range(4 if nodes else 0):
+        tell_of(record.hosts_folder(part, 0), place, "a:1", f"n{place + 1}")
+    assert job._shorten(record, part, hosts).hosts == hosts
+    expected = (
+        [["scancel", "7"]] if update == "scancel" else [["scontrol", "update", "JobId=7", update]] if update else []
+    )
+    assert said == expected
+
+
 @on_a_loop
 async def test_a_life_waits_while_the_nodes_of_the_one_before_are_freed(commands, tmp_path):
     job = SlurmJob({"trainers": 2}, name="j", folder=tmp_path / "job")

@@ -206,14 +206,32 @@ class SlurmJob(Job):
         for number in dict.fromkeys(part.id.partition("+")[0] for part in record.parts):
             slurm.said_by(["scancel", number])
 
-    def _shorten(self, record: Record, part: Part, hosts: int) -> Part:  # noqa: ARG002 - as of all jobs
-        if hosts:
-            slurm.said_by(["scontrol", "update", f"JobId={part.id}", f"NumNodes={hosts}"])
-        elif "+" in part.id:
+    def _shorten(self, record: Record, part: Part, hosts: int) -> Part:
+        kept = _kept(record, part, self._found(record)[part], hosts) if hosts else "none"
+        if kept == "none" and "+" in part.id:
             raise JobError(f"{part.mesh} cannot be taken out of job {part.id}, which it is a component of")
-        else:
+        if kept == "none":
             slurm.said_by(["scancel", part.id])
+        elif kept != "all":
+            slurm.said_by(["scontrol", "update", f"JobId={part.id}", kept])
         return part._replace(hosts=hosts)
+
+
+def _kept(record: Record, part: Part, one: SlurmPart | None, hosts: int) -> str:
+    """Which nodes a part keeps that is to have only its first hosts, as scontrol takes it; or "all" that it has, or "none".
+
+    Nodes that died are not among those that Slurm counts.
+    """
+    if one is None or one.state == "ended":
+        return "all"
+    there = slurm.expand(one.nodes) if one.state == "running" else []
+    told = announced(record.hosts_folder(part, one.restarts))
+    if not there or any(place not in told for place in range(hosts, part.hosts)):
+        # Not all have begun: then none has died.
+        return f"NumNodes={hosts}"
+    dropped = {told[place].name for place in range(hosts, part.hosts)}
+    kept = [name for name in there if name not in dropped]
+    return "none" if not kept else "all" if kept == there else f"NodeList={','.join(kept)}"
 
 
 def _folder_in_queue(name: str) -> str:
