@@ -2,8 +2,8 @@
 
 Each replica is a process of its own. They train a character-level transformer on the source of Python's standard library, and
 sync by DiLoCo every 20 steps. Meanwhile processes are killed, crash, raise and hang, collectives fail, and so do the services
-that hold the replicas together. Whatever dies is restarted in place and takes its state from a healthy peer by one-sided
-reads; the others go on.
+that hold the replicas together; a line that begins with "on purpose" says which, and what Roost makes of it comes below. Whatever dies is
+restarted in place and takes its state from a healthy peer by one-sided reads; the others go on.
 
 Run it with `make demo`, or `python examples/demo`. It ends with a table of the incidents and a picture, and with exit status 1
 when the failures made more difference to the final loss than the choice of the seed does.
@@ -85,7 +85,7 @@ async def train(settings: Settings, seeds: tuple[int, ...], options: argparse.Na
             files = await asyncio.to_thread(write_text, sources, folder, seed)
             for fails, into in ((True, failing), (False, undisturbed)):
                 bar = report.Progress(f"seed {seed}, {'with' if fails else 'without'} failures".ljust(24), own.steps)
-                into.append(await runs.train(own, files, fails, bar.show, nodes))
+                into.append(await runs.train(own, files, fails, bar, nodes))
                 bar.end()
         print(
             "\nincidents of the first run; times in ms after the failure:", table(failing[0].report.incidents), sep="\n"

@@ -56,6 +56,13 @@ class Progress:
         sys.stderr.write(f"\r{line}" if self._terminal else f"{line}\n")
         sys.stderr.flush()
 
+    def tell(self, text: str) -> None:
+        """A line of its own, above the bar."""
+        sys.stderr.write(f"\r\033[K{text}\n" if self._terminal else f"{text}\n")
+        sys.stderr.flush()
+        # The bar comes again at the next look.
+        self._drawn = 0.0
+
     def end(self) -> None:
         """Leave the bar's line."""
         if self._terminal:
@@ -96,7 +103,7 @@ def verdict(failing: Sequence[Run], undisturbed: Sequence[Run]) -> tuple[str, bo
         difference = statistics.mean(with_failures) - statistics.mean(without)
         lines.append(
             f"final {what} loss: with failures {_listed(with_failures)}, without {_listed(without)}; "
-            f"the failures made {difference:+.4f}, seeds lie {spread:.4f} apart"
+            f"the failures made {difference:+.4f}" + (f", seeds lie {spread:.4f} apart" if len(without) > 1 else "")
         )
         passed = passed and abs(difference) <= spread
     if len(failing) > 1:

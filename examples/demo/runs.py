@@ -16,12 +16,12 @@ from roost.ft import DiLoCo, EveryStep, FaultTolerantJob, Report
 from roost.testing import Failures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from nodes import Nodes
     from settings import Settings
 
+    from report import Progress
     from roost import HostMesh
     from roost.ft.failures import Injected
 
@@ -52,9 +52,8 @@ class Run:
 
 
 async def train(
-    settings: Settings, files: tuple[Path, Path], failing: bool, show: Callable[[int, int, int], None],
-    nodes: Nodes | None = None,
-) -> Run:  # fmt: skip
+    settings: Settings, files: tuple[Path, Path], failing: bool, bar: Progress, nodes: Nodes | None = None
+) -> Run:
     """Train once, with failures or without, on this machine or on a cluster's hosts."""
     live: list[tuple[float, int]] = []
     async with AsyncExitStack() as stack:
@@ -68,10 +67,14 @@ async def train(
         if failing and nodes is not None:
             losses = await enter(nodes.losing_some(job, settings.host_loss_every_s, settings.seed))
         running = asyncio.create_task(job.run())
+        told = 0
         while not running.done():
             await asyncio.wait({running}, timeout=_LOOK_S)
             live.append((time.monotonic() - began, len(job.trained)))
-            show(job.progress, len(job.trained), len(injected) + len(losses))
+            for one in injected[told:]:
+                bar.tell(f"on purpose: {one.kind}" + ("" if one.replica is None else f", to replica {one.replica}"))
+            told = len(injected)
+            bar.show(job.progress, len(job.trained), len(injected) + len(losses))
         report = await running
         seconds = time.monotonic() - began
         held_out = await job.trainers.slice(replicas=0, procs=0).test.call_one()

@@ -31,6 +31,7 @@ def demo(tmp_path_factory, request):
 def test_failures_happened_and_the_run_went_on(demo):
     stdout, stderr, _ = demo
     assert "step  120/120" in stderr
+    assert "on purpose: " in stderr
     assert int(re.search(r"^(\d+) failures: ", stdout, re.MULTILINE)[1]) >= 1
 
 
