@@ -18,6 +18,7 @@ class Sum:
         self.quorum_id = -1
         self.aborted = None
         self.fails_at = None
+        self.can_average = False
         self.calls = 0
 
     def configure(self, store, quorum_id, rank, world):
@@ -28,12 +29,16 @@ class Sum:
         self.aborted = self.aborted or reason
         self.shared.abort(self.quorum_id)
 
-    def allreduce(self, tensor):
+    def averages(self, tensor):
+        return self.can_average
+
+    def allreduce(self, tensor, *, averages=False):
+        assert self.can_average or not averages
         self.calls += 1
         if self.fails_at == self.calls:
             self.fails_at = None
             raise CollectiveError("injected")
-        return SumWork(self, tensor, self.calls)
+        return SumWork(self, tensor, self.calls, averages)
 
     def getBackendName(self):  # noqa: N802
         return "sum"
@@ -43,11 +48,14 @@ class Sum:
 
 
 class SumWork:
-    def __init__(self, group, tensor, number):
-        self.group, self.tensor, self.number = group, tensor, number
+    def __init__(self, group, tensor, number, averages):
+        self.group, self.tensor, self.number, self.averages = group, tensor, number, averages
 
     def wait(self, timeout_s):
-        self.group.shared.add(self.group.quorum_id, self.number, self.tensor, timeout_s)
+        shared = self.group.shared
+        shared.add(self.group.quorum_id, self.number, self.tensor, timeout_s)
+        if self.averages:
+            self.tensor.div_(shared.worlds[self.group.quorum_id])
 
 
 class Shared:

@@ -200,14 +200,23 @@ def summing(rank, world, store, told, go):
     several = [torch.full((100_000,), float(number * (rank + 1))) for number in range(20)]
     for pending in [group.allreduce(one) for one in several]:
         pending.wait(30)
-    told.put((group._host is not None, found, turned.tolist(), [one.unique().tolist() for one in several]))
+    averages = []
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        tensor = torch.full((700_001,), rank + 1, dtype=dtype)
+        assert group.averages(tensor)
+        group.allreduce(tensor, averages=True).wait(30)
+        averages += tensor.unique().tolist()
+    assert not group.averages(torch.ones(3, dtype=torch.int64))
+    assert not group.averages(torch.ones(3, 3).t()[1:])
+    told.put((group._host is not None, found, turned.tolist(), [one.unique().tolist() for one in several], averages))
     group.close()
 
 
 def test_members_on_one_host_sum_by_memory(crew):
     server, store = opened()
-    for by_memory, found, turned, several in crew(3, store, summing).tell(3):
+    for by_memory, found, turned, several, averages in crew(3, store, summing).tell(3):
         assert by_memory
+        assert averages == [2.0] * 3
         assert all(values == ([6] if count else []) for _, count, values in found)
         assert len(found) == 24
         assert turned == [[0, 18], [6, 24], [12, 30]]

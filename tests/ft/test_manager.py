@@ -146,9 +146,12 @@ def test_a_work_has_a_finished_future_whatever_happened(kind):
         assert len(seen) == 1
 
 
-def test_the_average_is_over_those_that_take_part():
+@pytest.mark.parametrize("can_average", [False, True], ids=["sums", "averages"])
+def test_the_average_is_over_those_that_take_part(can_average):
     with Members(3) as members:
         members.healing = {2}
+        for group in members.groups:
+            group.can_average = can_average
         tensors = [torch.full((2,), float(rank + 1)) for rank in range(3)]
 
         def member(rank):
@@ -161,6 +164,24 @@ def test_the_average_is_over_those_that_take_part():
 
         members.run(member)
         assert [one.tolist() for one in tensors] == [[1.5, 1.5]] * 3
+
+
+def test_what_the_group_averages_is_divided_once():
+    with Members(2) as members:
+        tensors = [torch.full((2,), float(rank + 1)) for rank in range(2)]
+        sums = [torch.full((2,), float(rank + 1)) for rank in range(2)]
+
+        def member(rank):
+            manager = members.managers[rank]
+            members.groups[rank].can_average = True
+            manager.start_quorum()
+            manager.allreduce(tensors[rank]).wait()
+            manager.allreduce(sums[rank], reduce_op=torch.distributed.ReduceOp.SUM).wait()
+            assert manager.should_commit()
+
+        members.run(member)
+        assert [one.tolist() for one in tensors] == [[1.5, 1.5]] * 2
+        assert [one.tolist() for one in sums] == [[3.0, 3.0]] * 2
 
 
 def test_small_sums_travel_together_and_each_has_its_own():

@@ -128,7 +128,11 @@ class Averages:
             tensor.zero_()
         is_sum = reduce_op is not None and "SUM" in str(reduce_op)
         scale = 1 if is_sum else self.num_participants()
-        arrive = self._summing(tensor)
+        if scale > 1 and self._is_averaged_by_group(tensor, scale):
+            # What is summed is divided there, too: a way through memory less.
+            arrive, scale = self._awaited(self._begin_sum(tensor, averages=True)), 1
+        else:
+            arrive = self._summing(tensor)
         if arrive is None:
             return finished(tensor)
         work = averaging(tensor, arrive, lambda summed: self._scale(summed, scale))
@@ -137,18 +141,29 @@ class Averages:
 
     def _summing(self, tensor: Any) -> Callable[[], object] | None:
         """Begin to sum a tensor over the members, or have that done with others; what waits for it, if that went well."""
-        if not self.joins_small or tensor.numel() * tensor.element_size() > SMALL_BYTES:
-            pending = self._begin_sum(tensor)
-            return None if pending is None else lambda: self._await(pending)
+        if not self._joins(tensor):
+            return self._awaited(self._begin_sum(tensor))
         joined = self._joined
         if joined is None or not joined.takes(tensor):
             joined = self._joined = Joined(self._begin_sum, self._await)
         joined.add(tensor)
         return joined.arrive
 
-    def _begin_sum(self, tensor: Any) -> Pending | None:
+    def _joins(self, tensor: Any) -> bool:
+        return self.joins_small and tensor.numel() * tensor.element_size() <= SMALL_BYTES
+
+    def _is_averaged_by_group(self, tensor: Any, scale: int) -> bool:
+        """Whether the group has the average at once: it counts all its members alike."""
+        quorum = self._quorum
+        assert quorum is not None, "it has taken part in one"
+        return scale == len(quorum.members) and not self._joins(tensor) and self._group.averages(tensor)
+
+    def _awaited(self, pending: Pending | None) -> Callable[[], object] | None:
+        return None if pending is None else lambda: self._await(pending)
+
+    def _begin_sum(self, tensor: Any, *, averages: bool = False) -> Pending | None:
         try:
-            return self._group.allreduce(tensor)
+            return self._group.allreduce(tensor, averages=averages)
         except Exception as error:  # noqa: BLE001 - whatever it is, the vote tells of it
             self.report_error(error)
             return None

@@ -57,8 +57,12 @@ class Group(Protocol):
         """End what it is doing; with `until` if its quorum is that one or one before, which are not joined any more either."""
         ...
 
-    def allreduce(self, tensor: Any) -> Pending:
-        """Begin to sum a tensor over the members, in place."""
+    def averages(self, tensor: Any) -> bool:
+        """Whether it can divide a tensor's sum by the number of members, too."""
+        ...
+
+    def allreduce(self, tensor: Any, *, averages: bool = False) -> Pending:
+        """Begin to sum a tensor over the members, in place, or to average it where it can."""
         ...
 
     def close(self) -> None:
@@ -173,22 +177,35 @@ class GlooGroup:
         if host is not None:
             host.abort(reason)
 
-    def allreduce(self, tensor: Any) -> Pending:
+    def averages(self, tensor: Any) -> bool:
+        """Whether it can divide a tensor's sum by the number of members, too: the same at all members."""
+        return self._host is not None and tensor.is_floating_point() and self._is_for_memory(tensor)
+
+    def allreduce(self, tensor: Any, *, averages: bool = False) -> Pending:
         """Begin to sum a tensor over the members, in place.
+
+        Args:
+            tensor: of the same shape and dtype at all members.
+            averages: divide it by their number, too; for what `averages()` says yes to.
 
         Raises:
             CollectiveError: the group was aborted.
         """
         self._refuse_aborted()
-        if self._host is not None and tensor.is_cpu and tensor.is_contiguous() and self._kind(tensor) in _KINDS:
-            return self._by_memory(self._host, tensor)
+        host = self._host
+        if host is not None and self._is_for_memory(tensor):
+            return self._by_memory(host, tensor, "average" if averages else "sum")
+        assert not averages, "gloo has no average"
         group = None if self._gloo is None else self._gloo.group
         return _Done() if group is None else _Waiting(self, group.allreduce([tensor]))
 
-    def _by_memory(self, host: HostGroup, tensor: Any) -> Pending:
+    def _is_for_memory(self, tensor: Any) -> bool:
+        return bool(tensor.is_cpu and tensor.is_contiguous() and self._kind(tensor) in _KINDS)
+
+    def _by_memory(self, host: HostGroup, tensor: Any, op: str) -> Pending:
         called = Called(tensor)
         try:
-            has_ended = host.all_reduce(tensor.data_ptr(), tensor.numel(), self._kind(tensor), "sum", called)
+            has_ended = host.all_reduce(tensor.data_ptr(), tensor.numel(), self._kind(tensor), op, called)
         except RuntimeError as error:
             raise self.failed(error) from error
         return _Done() if has_ended else _Summing(self, called)
