@@ -235,7 +235,7 @@ class HostedMesh:
         if again is not None and not self.runtime.ending:
             self._past_of(rank).again = self.loop.call_later(again, self._restart, rank)
             self._waiting += 1
-        elif not failed and not self.runtime.ending:
+        elif (not failed or runner.called_off) and not self.runtime.ending:
             # The end of a process is told by the host, for all its actors.
             self._tell("stopped", runner, reason)
         if self.is_over:
@@ -334,7 +334,7 @@ class HostedMesh:
         self._not_again(slot, reason)
         runner: Runner | None = self.cells[slot].runner
         if runner is not None:
-            runner.restarts_after_s = None
+            runner.call_off()
             runner.stop(reason)
             self.loop.call_later(self.runtime.grace_left_s(), self._overdue, runner, reason)
         return runner

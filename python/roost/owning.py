@@ -238,6 +238,8 @@ class OwnedMesh(ABC):
     def death_error(self, rank: int) -> ActorDied:
         """The error for whoever calls or waits for a rank that has ended."""
         failure = self.failures.get(rank)
+        if failure is not None and failure.incarnation < self.incarnation(rank):
+            failure = None  # of a life before, which was mended
         if failure is not None and failure.kind != "stopped":
             error = death_error(failure)
             error.__cause__ = self.runtime.hearing.original(failure)

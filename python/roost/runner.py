@@ -36,6 +36,7 @@ class Runner:
         "_finishing",
         "_is_probed",
         "_threads",
+        "called_off",
         "cancelled",
         "cell",
         "concurrent",
@@ -77,6 +78,8 @@ class Runner:
         self._finishing = ""
         # The pause before it is constructed anew; None when it is not.
         self.restarts_after_s: float | None = None
+        # Whether it was to be, which its owner has heard of or asked for, and is not any more: its end is told as well.
+        self.called_off = False
         # Those of `def` endpoints, from the first on.
         self._threads: Threads | None = None
         # Meshes that this actor spawned: they end with it.
@@ -299,6 +302,11 @@ class Runner:
     def abort_self(self, reason: str) -> None:
         """`context().abort()`: fail; the endpoint that calls it goes on to its end."""
         self._end(RuntimeError(reason), "abort()", self._own_task())
+
+    def call_off(self) -> None:
+        """It is to be stopped, and not constructed anew, whatever it was about to do."""
+        self.called_off = self.called_off or self.restarts_after_s is not None
+        self.restarts_after_s, self.stopped_itself = None, False
 
     def _exit(self, ending: SystemExit) -> None:
         """An endpoint ends the process: its caller, and all others, hear of that by the process's death."""

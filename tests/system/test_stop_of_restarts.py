@@ -1,0 +1,86 @@
+"""A stop of who is about to be constructed anew: it ends then, for good, and its owner hears of it at once."""
+
+import asyncio
+import time
+
+import pytest
+from loops import handled, on_a_loop, until
+
+from roost import Actor, Restart, context, endpoint, this_host
+from roost.errors import StoppedError
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+CLEANUP_S = 0.5
+
+
+class Lingering(Actor):
+    """Takes its time to end, and writes down each of its lives."""
+
+    def __init__(self, path):
+        self.path = path
+        self.write("born")
+
+    def write(self, text):
+        with open(self.path, "a") as file:
+            file.write(f"{text}\n")
+
+    async def __cleanup__(self, _error):
+        self.write("cleans up")
+        await asyncio.sleep(CLEANUP_S)
+
+    @endpoint
+    async def fail(self):
+        raise ValueError("its own fault")
+
+    @endpoint
+    async def leave(self):
+        context().stop("no more to do")
+
+
+def written(path):
+    return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.mark.parametrize("restarts", ["policy", "always", "owner"])
+@pytest.mark.parametrize("whole", [True, False], ids=["mesh", "rank"])
+@on_a_loop
+async def test_it_ends_in_its_own_time_and_stays_down(restarts, whole, tmp_path, caplog):
+    policy = (
+        None if restarts == "owner" else Restart(when="always" if restarts == "always" else "failed", backoff_s=(0, 0))
+    )
+    path = tmp_path / "lives"
+    async with this_host().spawn_procs({"gpus": 2}, supervise=handled) as procs:
+        actors = await procs.options(restart=policy, supervise=handled).spawn("lingering", Lingering, path)
+        one = actors.slice(gpus=0)
+        (one.leave if restarts == "always" else one.fail).broadcast()
+        await until(lambda: "cleans up" in written(path))
+        again = one.restart("its owner wants it back") if restarts == "owner" else None
+        await asyncio.sleep(0.05)
+        began = time.monotonic()
+        await (actors if whole else one).stop("not wanted any more")
+        # Without word of its end it would count as stuck when the grace is over.
+        assert time.monotonic() - began < 2.0 + CLEANUP_S
+        assert (await actors.states())[0].state == "stopped"
+        if again is not None:
+            with pytest.raises(Exception, match="its own fault"):
+                await again
+    assert written(path).count("born") == 2
+    assert not [record for record in caplog.records if "was told to stop" in record.getMessage()]
+
+
+@on_a_loop
+async def test_one_that_was_mended_and_then_stopped_has_stopped_and_not_failed(tmp_path):
+    policy = Restart(backoff_s=(0, 0), while_down="wait")
+    async with this_host().spawn_procs() as procs:
+        actor = procs.options(restart=policy).spawn("lingering", Lingering, tmp_path / "lives")
+        events = actor.events()
+        actor.fail.broadcast()
+        async for event in events:
+            if event.kind == "recovered":
+                break
+        await actor.stop("enough")
+        state = (await actor.states()).item()
+        assert (state.state, state.reason, state.incarnation) == ("stopped", "enough", 1)
+        with pytest.raises(StoppedError, match="enough"):
+            await actor.ready()
