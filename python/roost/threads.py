@@ -48,6 +48,8 @@ class Threads:
             try:
                 await asyncio.wait({running})
             except asyncio.CancelledError:
+                # Nobody waits for what it raises now, and asyncio would complain of that.
+                running.add_done_callback(_look_at)
                 if self._runner.stopping is not None:
                     self._overdue.append(running)
                     raise
@@ -83,6 +85,11 @@ class Threads:
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
         self._pools.clear()
+
+
+def _look_at(running: asyncio.Future[Any]) -> None:
+    if not running.cancelled():
+        running.exception()
 
 
 def _no_stop_iteration(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -1,13 +1,14 @@
 """Calls that are given up: cancelled, or bounded by a deadline; the work at the other end is too."""
 
 import asyncio
+import gc
 import time
 
 import pytest
 from loops import in_the_job, until
 from working import Worker, heard, let_go, was_heard
 
-from roost import Actor, CallTimeoutError, MeshError, endpoint
+from roost import Actor, CallTimeoutError, MeshError, endpoint, this_proc
 
 pytestmark = pytest.mark.usefixtures("job")
 
@@ -22,11 +23,40 @@ class Blocking(Actor):
             time.sleep(0.01)
 
 
+class Failing(Actor):
+    """Raises on a thread, later than anybody waits for it."""
+
+    @endpoint
+    def fail(self, began, over):
+        began.touch()
+        while not over.exists():
+            time.sleep(0.001)
+        raise ValueError("nobody waits for this any more")
+
+
 async def on_a_thread(work):
     return await asyncio.get_running_loop().run_in_executor(None, work)
 
 
 class TestCancelling:
+    @pytest.mark.parametrize("by", ["the caller", "a stop"])
+    @in_the_job
+    async def test_what_a_thread_raises_afterwards_is_no_complaint_of_asyncios(self, by, tmp_path, caplog):
+        began, over = tmp_path / "began", tmp_path / "over"
+        failing = await this_proc().spawn("failing", Failing)
+        reply = failing.fail.call_one(began, over)
+        await until(began.exists)
+        if by == "the caller":
+            reply.cancel()
+        stopping = failing.stop()
+        await asyncio.sleep(0.05)
+        over.touch()
+        await stopping
+        await asyncio.wait({reply})
+        await asyncio.sleep(0.05)
+        gc.collect()
+        assert not [record for record in caplog.records if record.name == "asyncio"]
+
     @in_the_job
     async def test_it_travels_to_what_runs(self, worker, gate):
         reply = worker.hold.call_one(gate, "running")
