@@ -10,11 +10,13 @@ from roost.news import life as life_of
 from roost.news import proc_incarnation
 from roost.owning import ENDED, NOTHING, OwnedMesh, noted
 from roost.reply import Reply
+from roost.stops import death_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from roost.constructing import Plan
+    from roost.errors import ActorDied
     from roost.failure import Event, Probe, Restart, State
     from roost.looking import Doing
     from roost.owned_procs import OwnedProcs
@@ -43,7 +45,7 @@ class OwnedActors(OwnedMesh):
         self.on: OwnedProcs | None = None
         # What was last seen of those that do something, by rank.
         self.doing: Mapping[int, Doing] = NOTHING
-        # Why ranks were asked to stop; None while none was.
+        # Why ranks were asked to stop, those that had failed too; None while none was.
         self.stopping: dict[int, str] | None = None
 
     @property
@@ -149,7 +151,11 @@ class OwnedActors(OwnedMesh):
 
     def _stays_down(self, rank: int) -> bool:
         """Whether a rank that was stopped on purpose is not constructed with its proc's next incarnation."""
-        return self.mesh_stopped is not None or self._states[rank] == "stopped"
+        return (
+            self.mesh_stopped is not None
+            or self._states[rank] == "stopped"
+            or (self.stopping is not None and rank in self.stopping)
+        )
 
     def _followed(self, rank: int, cause: Failure) -> Failure:
         return Failure(
@@ -192,7 +198,7 @@ class OwnedActors(OwnedMesh):
 
     def _changed(self, rank: int, state: str, reason: str, incarnation: int, failure: Failure | None) -> None:
         before = self._states[rank]
-        if state == "up" and before == "stopped":
+        if state == "up" and before in ENDED and self._stays_down(rank):
             # It came back with its proc although it had been stopped.
             self.stop_ranks([rank], self.reasons.get(rank, "stopped"))
             return
@@ -241,17 +247,30 @@ class OwnedActors(OwnedMesh):
         return self.doing.get(rank, super()._doing_of(rank))
 
     # What its users ask ------------------------------------------------------------------------------------------------
-    def stop_ranks(self, ranks: list[int], reason: str) -> None:
-        """Have these actors stopped."""
+    def keep_down(self, ranks: Iterable[int], reason: str) -> None:
+        """The next incarnation of their procs has them no more."""
         self.stopping = {**(self.stopping or {}), **dict.fromkeys(ranks, reason)}
-        self.ask_procs(".stop", ranks, reason)
-        if self.mesh_stopped is not None:
+        if self.mesh_stopped is not None and not self.runtime.closed:
             others = [proc for proc in dict.fromkeys(self.procs) if proc != self.runtime.proc]
             if others:
                 self.runtime.control.forget_actor(others, self.id)
+
+    def stop_ranks(self, ranks: list[int], reason: str) -> None:
+        """Have these actors stopped."""
+        self.ask_procs(".stop", ranks, reason)
         runtime = self.runtime
         wait_s = runtime.grace_left_s() + self.cleanup_extra_s + runtime.config.sigterm_s
         runtime.loop.call_later(wait_s, self._overdue, ranks, reason)
+
+    def no_restart(self, ranks: Iterable[int]) -> ActorDied | None:
+        """Actors are constructed in procs: of one that has ended for good nobody would ever hear again."""
+        for rank in ranks:
+            proc = self.procs[rank // self.per]
+            failure = self.runtime.members.gone.get(proc)
+            if failure is not None and (self.on is None or self.on.state(self.on.procs.index(proc)) in ENDED):
+                why = f"{self.rank_name(rank)} cannot be restarted without its proc: restart that first; {failure}"
+                return type(death_error(failure))(why, failure)
+        return None
 
     def restart_ranks(self, ranks: list[int], reason: str) -> None:
         """Have these actors constructed anew, in the same processes."""

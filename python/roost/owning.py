@@ -52,8 +52,8 @@ class OwnedMesh(ABC):
     """One mesh that this process owns."""
 
     __slots__ = (
-        "_ended", "_incarnations", "_least", "_lives", "_retired", "_states", "_told", "entered", "failures", "id", "mesh_stopped",
-        "name", "owner_runner", "pids", "reasons", "runtime", "subscribers", "supervise", "unheard", "waiters",
+        "_ended", "_incarnations", "_least", "_lives", "_mended", "_retired", "_states", "_told", "entered", "failures", "id",
+        "mesh_stopped", "name", "owner_runner", "pids", "reasons", "runtime", "subscribers", "supervise", "unheard", "waiters",
         "whole",
     )  # fmt: skip
 
@@ -77,6 +77,8 @@ class OwnedMesh(ABC):
         self._lives: Mapping[int, int] = NOTHING
         self._least: Mapping[int, int] = NOTHING
         self.failures: Mapping[int, Failure] = NOTHING
+        # Those after which the rank was up again: not how it ends.
+        self._mended: Mapping[int, Failure] = NOTHING
         self.reasons: Mapping[int, str] = NOTHING
         self.pids: Mapping[int, int] = NOTHING
         self.unheard: Sequence[Unheard] = ()
@@ -142,8 +144,11 @@ class OwnedMesh(ABC):
             self._states[rank] = state
         else:
             self._states = _ALONE[state]
-        if self._told is not None and state == "up":
-            self._told[1].discard(rank)
+        if state == "up":
+            if self._told is not None:
+                self._told[1].discard(rank)
+            if rank in self.failures:
+                self._mended = noted(self._mended, rank, self.failures[rank])
         if self.waiters:
             self._check_waiters()
 
@@ -238,8 +243,8 @@ class OwnedMesh(ABC):
     def death_error(self, rank: int) -> ActorDied:
         """The error for whoever calls or waits for a rank that has ended."""
         failure = self.failures.get(rank)
-        if failure is not None and failure.incarnation < self.incarnation(rank):
-            failure = None  # of a life before, which was mended
+        if failure is self._mended.get(rank):
+            failure = None
         if failure is not None and failure.kind != "stopped":
             error = death_error(failure)
             error.__cause__ = self.runtime.hearing.original(failure)
@@ -259,6 +264,7 @@ class OwnedMesh(ABC):
             ranks = [rank for rank in shape.ranks() if self._states[rank] not in ENDED]
             if len(shape) == len(self._states):
                 self.mark_stopped(reason)
+            self.keep_down(shape.ranks(), reason)
             if ranks:
                 self.stop_ranks(ranks, reason)
             waiter = RankWaiter("stopped", reply, shape, None)
@@ -281,6 +287,9 @@ class OwnedMesh(ABC):
             self.mesh_stopped = reason
             self.runtime.node.set_stopped(self.id)
 
+    def keep_down(self, ranks: Iterable[int], reason: str) -> None:  # noqa: B027 - most have nothing that brings them back
+        """These ranks are stopped: what they live on may come back, and they do not, also where they had failed before."""
+
     @abstractmethod
     def stop_ranks(self, ranks: list[int], reason: str) -> None:
         """Have these ranks stopped."""
@@ -298,6 +307,11 @@ class OwnedMesh(ABC):
 
         def begin() -> None:
             ranks = list(shape.ranks())
+            refused = self.no_restart(ranks)
+            if refused is not None:
+                self.runtime.hearing.carried(refused.failure, reply)
+                fail_reply(reply, refused)
+                return
             self.restart_ranks(ranks, reason)
             for rank in ranks:
                 self.set_state(rank, "restarting", reason=reason)
@@ -307,6 +321,10 @@ class OwnedMesh(ABC):
 
         self.runtime.on_loop(begin)
         return reply
+
+    def no_restart(self, _ranks: Iterable[int]) -> ActorDied | None:
+        """Why these ranks cannot be started anew; None where they can."""
+        return None
 
     @abstractmethod
     def restart_ranks(self, ranks: list[int], reason: str) -> None:

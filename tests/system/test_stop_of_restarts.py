@@ -6,8 +6,9 @@ import time
 import pytest
 from loops import handled, on_a_loop, until
 
-from roost import Actor, Restart, context, endpoint, this_host
+from roost import Actor, ActorDied, Restart, context, endpoint, this_host
 from roost.errors import StoppedError
+from roost.testing import kill
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -84,3 +85,52 @@ async def test_one_that_was_mended_and_then_stopped_has_stopped_and_not_failed(t
         assert (state.state, state.reason, state.incarnation) == ("stopped", "enough", 1)
         with pytest.raises(StoppedError, match="enough"):
             await actor.ready()
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["mesh", "rank"])
+@on_a_loop
+async def test_those_that_failed_and_were_stopped_do_not_come_back_with_their_procs(whole, tmp_path):
+    path = tmp_path / "lives"
+    async with this_host().spawn_procs({"gpus": 2}, supervise=handled) as procs:
+        actors = await procs.options(supervise=handled).spawn("lingering", Lingering, path)
+        one = actors if whole else actors.slice(gpus=0)
+        kill(procs)
+        await actors.wait()
+        await one.stop("not wanted any more")
+        await procs.restart("once more")
+        again = await procs.spawn("others", Lingering, path)
+        # Whatever their procs have to say of them has been said before what others say that came after them.
+        await again.stop()
+        assert {state.state for state in await one.states()} <= {"failed", "stopped"}
+        if whole:
+            assert written(path).count("born") == 4
+        else:
+            assert await actors.slice(gpus=1).ready()
+        began = time.monotonic()
+        await actors.stop()
+        assert time.monotonic() - began < 2.0 + CLEANUP_S
+
+
+@pytest.mark.parametrize("ends", ["killed", "stopped"])
+@on_a_loop
+async def test_an_actor_without_a_proc_cannot_be_restarted_and_is_not_waited_for(ends, tmp_path):
+    async with this_host().spawn_procs({"gpus": 2}, supervise=handled) as procs:
+        actors = await procs.options(supervise=handled).spawn("lingering", Lingering, tmp_path / "lives")
+        one = actors.slice(gpus=0)
+        if ends == "killed":
+            kill(procs.slice(gpus=0))
+        else:
+            await procs.slice(gpus=0).stop("not needed")
+        await one.wait()
+        with pytest.raises(
+            ActorDied, match=r"lingering\[gpus=0\] cannot be restarted without its proc: restart that first"
+        ):
+            await one.restart()
+        assert [state.state for state in await actors.states()] == ["failed" if ends == "killed" else "stopped", "up"]
+        await procs.slice(gpus=0).restart()
+        if ends == "stopped":
+            await one.restart()
+        await actors.ready()
+        began = time.monotonic()
+        await actors.stop()
+        assert time.monotonic() - began < 2.0 + CLEANUP_S
