@@ -225,7 +225,10 @@ class OwnedActors(OwnedMesh):
         first = 0 if scope == "all" else rank + 1
         if scope != "one":
             others = [
-                other for other in range(first, len(self._states)) if other != rank and self._states[other] == "up"
+                other
+                for other in range(first, len(self._states))
+                # Not those that are being stopped: the restart would overtake the stop.
+                if other != rank and self._states[other] == "up" and not self._stays_down(other)
             ]
             for other in others:
                 self.set_state(other, "restarting")

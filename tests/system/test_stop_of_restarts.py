@@ -134,3 +134,21 @@ async def test_an_actor_without_a_proc_cannot_be_restarted_and_is_not_waited_for
         began = time.monotonic()
         await actors.stop()
         assert time.monotonic() - began < 2.0 + CLEANUP_S
+
+
+@pytest.mark.parametrize("scope", ["all", "rest"])
+@on_a_loop
+async def test_the_scope_of_a_policy_takes_nobody_along_that_is_being_stopped(scope, tmp_path):
+    path = tmp_path / "lives"
+    async with this_host().spawn_procs({"gpus": 3}, supervise=handled) as procs:
+        policy = Restart(scope=scope, backoff_s=(0, 0))
+        actors = await procs.options(restart=policy).spawn("lingering", Lingering, path)
+        await actors.slice(gpus=0).fail.broadcast()
+        # Word of the failure is here and not looked at when they are told to stop.
+        await asyncio.sleep(0)
+        time.sleep(0.3)
+        began = time.monotonic()
+        await actors.stop("not wanted any more")
+        assert time.monotonic() - began < 2.0 + CLEANUP_S
+        assert [state.state for state in await actors.states()] == ["stopped"] * 3
+    assert written(path).count("born") == 3
