@@ -367,6 +367,6 @@ class HostedMesh:
 
     def _overdue(self, runner: Runner, reason: str) -> None:
         """It does not end, although all that it does was cancelled: the actor counts as ended all the same."""
-        if runner.cell.runner is runner:
+        if runner.cell.runner is runner and not self.runtime.closed:
             self.warn(f"{self.rank_name(runner.rank)} was told to stop ({reason}), but {runner.overdue}")
             self.ended(runner, reason, failed=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import mmap
 import os
 import pickle
@@ -16,7 +17,6 @@ from roost.lane import Lent
 from roost.runtime import Runtime
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Sequence
 
     from roost._roost import Control
@@ -161,6 +161,8 @@ class LocalRuntime(Runtime):
     def perish(self) -> None:
         """The end as by a signal: nobody hears anything more from it."""
         if self.closed:
+            # It has ended in order, and is at its last step: with the process its tasks would be gone.
+            self._cancel_tasks(asyncio.current_task())
             return
         # What goes by these finds that there is nobody to tell and nothing to wait for.
         self.exit_code = -1
@@ -171,8 +173,12 @@ class LocalRuntime(Runtime):
                     runner.abandon()
         self._close()
         self.workers.abandon()
+        self._cancel_tasks(None)
+
+    def _cancel_tasks(self, spared: asyncio.Task[Any] | None) -> None:
         for task in list(self.tasks):
-            task.cancel()
+            if task is not spared:
+                task.cancel()
 
     def _close(self) -> None:
         self.closed = True

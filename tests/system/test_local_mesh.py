@@ -291,13 +291,17 @@ async def test_an_end_in_order_cleans_up_and_a_kill_does_not():
     assert [life for life in LIVES if life[0] == "cleaned up"] == [("cleaned up", 0, 0)]
 
 
+@pytest.mark.parametrize("how", ["killed", "stopped", "restarted"])
 @on_a_loop
-async def test_tasks_of_an_actors_own_end_with_its_proc():
+async def test_tasks_of_an_actors_own_end_with_its_proc(how):
     async with local_mesh(supervise=handled) as procs:
         trainer = procs.spawn("trainer", Beating)
         await trainer.beat_on.call_one()
         task = LIVES.pop()
-        kill(procs)
+        if how == "killed":
+            kill(procs)
+        else:
+            await (procs.stop() if how == "stopped" else procs.restart())
         with pytest.raises(asyncio.CancelledError):
             await task
 
