@@ -198,7 +198,7 @@ class OwnedActors(OwnedMesh):
 
     def _changed(self, rank: int, state: str, reason: str, incarnation: int, failure: Failure | None) -> None:
         before = self._states[rank]
-        if state == "up" and before in ENDED and self._stays_down(rank):
+        if state == "up" and before != "starting" and self._stays_down(rank):
             # It came back with its proc although it had been stopped.
             self.stop_ranks([rank], self.reasons.get(rank, "stopped"))
             return
@@ -257,6 +257,22 @@ class OwnedActors(OwnedMesh):
             others = [proc for proc in dict.fromkeys(self.procs) if proc != self.runtime.proc]
             if others:
                 self.runtime.control.forget_actor(others, self.id)
+
+        for rank in ranks:
+            if self._states[rank] == "restarting" and not self._has_proc(rank):
+                # There is nobody to ask. One that comes all the same is asked then.
+                self.set_state(rank, "stopped", reason=reason)
+                self.tell("stopped", rank, reason)
+
+    def _has_proc(self, rank: int) -> bool:
+        """Whether the proc that a rank lives on may be there, as far as is known here."""
+        if self.on is None:
+            return True
+        place = rank // self.per
+        procs, proc = self.on.procs, self.procs[place]
+        # Mostly they live on all of the procs, in their order.
+        at = place if place < len(procs) and procs[place] == proc else procs.index(proc)
+        return self.on.state(at) == "up"
 
     def stop_ranks(self, ranks: list[int], reason: str) -> None:
         """Have these actors stopped."""

@@ -261,10 +261,10 @@ class OwnedMesh(ABC):
         reply: Reply[None] = Reply(loop=self.runtime.loop)
 
         def begin() -> None:
-            ranks = [rank for rank in shape.ranks() if self._states[rank] not in ENDED]
             if len(shape) == len(self._states):
                 self.mark_stopped(reason)
             self.keep_down(shape.ranks(), reason)
+            ranks = [rank for rank in shape.ranks() if self._states[rank] not in ENDED]
             if ranks:
                 self.stop_ranks(ranks, reason)
             waiter = RankWaiter("stopped", reply, shape, None)

@@ -152,3 +152,49 @@ async def test_the_scope_of_a_policy_takes_nobody_along_that_is_being_stopped(sc
         assert time.monotonic() - began < 2.0 + CLEANUP_S
         assert [state.state for state in await actors.states()] == ["stopped"] * 3
     assert written(path).count("born") == 3
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["mesh", "rank"])
+@pytest.mark.parametrize("while_down", ["fail", "wait"])
+@on_a_loop
+async def test_a_stop_while_their_proc_is_down_is_no_wait_for_the_grace(while_down, whole, tmp_path, caplog):
+    policy = Restart(backoff_s=(0.5, 0.5), while_down=while_down)
+    async with this_host().spawn_procs(restart=policy) as procs:
+        actors = await procs.options(per_proc={"envs": 2}).spawn("lingering", Lingering, tmp_path / "lives")
+        one = actors if whole else actors.slice(envs=0)
+        events = procs.events()
+        kill(procs)
+        async for event in events:
+            if event.kind == "restarting":
+                break
+        began = time.monotonic()
+        await one.stop("not wanted any more")
+        assert time.monotonic() - began < 2.0 + CLEANUP_S
+        await procs.ready()
+        assert {state.state for state in await one.states()} == {"stopped"}
+        if not whole:
+            await actors.slice(envs=1).ready()
+    assert not [record for record in caplog.records if "was told to stop" in record.getMessage()]
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3])
+@pytest.mark.parametrize("whole", [True, False], ids=["mesh", "rank"])
+@on_a_loop
+async def test_a_stop_while_their_proc_is_brought_back_by_its_owner_is_none_either(whole, turns, tmp_path):
+    async with this_host().spawn_procs(supervise=handled) as procs:
+        actors = await procs.options(per_proc={"envs": 2}).spawn("lingering", Lingering, tmp_path / "lives")
+        one = actors if whole else actors.slice(envs=0)
+        kill(procs)
+        await procs.wait()
+        again = procs.restart()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        began = time.monotonic()
+        await one.stop("not wanted any more")
+        assert time.monotonic() - began < 2.0 + CLEANUP_S
+        await again
+        # What its proc had to say of it came before this.
+        await (await procs.spawn("others", Lingering, tmp_path / "others")).stop()
+        assert {state.state for state in await one.states()} == {"stopped"}
+        if not whole:
+            await actors.slice(envs=1).ready()
