@@ -6,11 +6,13 @@
 //! | `segment` | the memory: who has come how far, and a slot of two buffers for each rank |
 //! | `waiting` | how a rank waits for the others: a short look, then sleep until the last one has come, or an abort |
 //! | `reduce` | many ranks' elements as one |
+//! | `agreement` | what all have to say alike of an operation |
 //! | `turn` | one operation, piece by piece |
 //! | `lane` | operations in the order of the calls: small ones at once if the others are there, else on a thread |
 //!
 //! A dead rank is not felt here: whoever waits for it waits until somebody calls [`HostGroup::abort`].
 
+mod agreement;
 mod lane;
 mod reduce;
 mod segment;
@@ -40,6 +42,33 @@ pub struct Reduction {
     pub data_type: DataType,
     /// How they are reduced.
     pub op: ReduceOp,
+    /// What of, in the group's eyes.
+    pub purpose: Purpose,
+}
+
+/// What an operation is to those who began it. All that is done here is the same for any of them; ranks that differ in it have lost
+/// each other all the same, and are told so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Purpose {
+    /// Which it is.
+    pub verb: Verb,
+    /// Of a reduce: who wants the result.
+    pub root: u8,
+    /// Which one of the group's operations, of those elsewhere too; 0 where nobody counts them.
+    pub number: u32,
+}
+
+/// The operations that are reductions, or less.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    /// All get the result.
+    AllReduce,
+    /// One gets it.
+    Reduce,
+    /// Each gets a part.
+    ReduceScatter,
+    /// There is none.
+    Barrier,
 }
 
 impl Reduction {
@@ -55,14 +84,14 @@ pub enum HostGroupError {
     /// Somebody aborted it.
     #[error("aborted: {0}")]
     Aborted(String),
-    /// Another rank is in an operation of another size, dtype or reduction.
-    #[error("rank {rank} is in an operation on {theirs}, this one in one on {ours}")]
+    /// Another rank is in another operation, or in one of another size, dtype or reduction.
+    #[error("rank {rank} is in {theirs}; and this rank in {ours}")]
     Unlike {
         /// The other one.
         rank: u32,
-        /// What it works on.
+        /// What it is in.
         theirs: String,
-        /// What this one works on.
+        /// What this one is in.
         ours: String,
     },
     /// Too many operations wait for those before them.

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from roost.collectives.group import GroupId
     from roost.collectives.groups import Groups
     from roost.collectives.meetings import Arrival, Meetings, Met, Missing
+    from roost.collectives.operations import Between
     from roost.collectives.suspects import Standing
     from roost.failure import State
     from roost.injecting import Fault, Injectors
@@ -108,9 +109,9 @@ class Desk(Actor):
         return await self._meetings.meet(key, size, arrival, timeout_s)
 
     @endpoint(concurrent=True)
-    async def progress(self, group: GroupId, rank: int, number: int) -> Standing | None:
+    async def progress(self, group: GroupId, rank: int, between: Between, number: int) -> Standing | None:
         """How far a member of a group is, that lives here, and whether it is still in an operation."""
-        return self._groups.progress(group, rank, number)
+        return self._groups.progress(group, rank, between, number)
 
     @endpoint(concurrent=True)
     async def give_up(self, group: GroupId, rank: int, reason: str, suspects: tuple[str, ...]) -> None:

@@ -220,21 +220,37 @@ def check_name(owner: str, name: object) -> None:
 
 
 def check_finite(
-    owner: str, name: str, value: object, *, above: float | None = None, least: float = 0.0, instead: str = ""
+    owner: str,
+    name: str,
+    value: object,
+    *,
+    above: float | None = None,
+    least: float = 0.0,
+    most: float = math.inf,
+    instead: str = "",
 ) -> None:
-    """Refuse what is not a finite number of at least `least`, or greater than `above` when that is given."""
+    """Refuse what is not a finite number from `least` to `most`, and greater than `above` when that is given."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise TypeError(f"{owner} {name} must be a number, not {value!r}")
     tail = f"; {instead}" if instead else ""
-    if not math.isfinite(value):
+    try:
+        is_finite = math.isfinite(value)
+    except OverflowError:
+        # A whole number that no float is as large as; to write it down may be refused, too.
+        raise ValueError(
+            f"{owner} {name} is too large: a whole number of {int(value).bit_length()} bits{tail}"
+        ) from None
+    if not is_finite:
         raise ValueError(f"{owner} {name}={value} is not finite{tail}")
     if above is not None and value <= above:
         raise ValueError(f"{owner} {name}={value} must be greater than {above:g}{tail}")
     if value < least:
         raise ValueError(f"{owner} {name}={value} is below {least:g}{tail}")
+    if value > most:
+        raise ValueError(f"{owner} {name}={value} is more than {most:g}{tail}")
 
 
 def check_one_of(owner: str, name: str, value: object, allowed: tuple[str, ...]) -> None:
     """Refuse a word that is not one of `allowed`."""
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{owner} {name}={value!r} is unknown; use one of {', '.join(map(repr, allowed))}")

@@ -52,11 +52,45 @@ def reduced(every, op):
     return (whole / len(every) if op == "average" else whole).to(every[0].dtype)
 
 
+def freed():
+    """As FSDP leaves its parameters between two uses."""
+    tensor = torch.ones(4)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
 def same(found, wanted):
     """Bit for bit."""
     if found.shape != wanted.shape or found.dtype != wanted.dtype:
         return False
     return torch.equal(found.reshape(-1).view(torch.uint8), wanted.reshape(-1).view(torch.uint8))
+
+
+def in_order(comm, is_odd, timeout):
+    """Two operations, which one rank begins the other way round; of what it brings there nobody waits for it."""
+    first = lambda: comm.all_reduce(torch.ones(10), timeout=timeout)  # noqa: E731
+    second = lambda: comm.broadcast(torch.ones(10), 2, timeout=timeout)  # noqa: E731
+    return [second(), first()] if is_odd else [first(), second()]
+
+
+UNLIKE = {
+    "size": lambda comm, is_odd, timeout: [comm.all_reduce(torch.ones(11 if is_odd else 10), timeout=timeout)],
+    "dtype": lambda comm, is_odd, timeout: [
+        comm.all_reduce(torch.ones(10, dtype=torch.int32 if is_odd else torch.float32), timeout=timeout)
+    ],
+    "op": lambda comm, is_odd, timeout: [
+        comm.all_reduce(torch.ones(10), "max" if is_odd else "sum", timeout=timeout)
+    ],
+    "large": lambda comm, is_odd, timeout: [
+        comm.all_reduce(torch.ones(900_000 if is_odd else 300_000), timeout=timeout)
+    ],
+    "verb": lambda comm, is_odd, timeout: [(comm.reduce if is_odd else comm.all_reduce)(torch.ones(10), timeout=timeout)],
+    "root": lambda comm, is_odd, timeout: [comm.reduce(torch.ones(10), 1 if is_odd else 0, timeout=timeout)],
+    "order": in_order,
+    "broadcast": lambda comm, is_odd, timeout: [
+        (comm.broadcast if is_odd else comm.all_reduce)(torch.ones(10), timeout=timeout)
+    ],
+}  # fmt: skip
 
 
 class Unreachable:
@@ -344,6 +378,59 @@ class Member(Actor):
         return None
 
     @endpoint
+    async def unlike(self, kind, odd, timeout=20.0):
+        """One rank begins something else than the others: what was said to this one, and of whom."""
+        try:
+            await asyncio.gather(*UNLIKE[kind](self.comm, self.comm.rank == odd, timeout))
+        except CollectiveError as error:
+            return str(error), error.suspects
+        return None
+
+    @endpoint
+    def used_by_a_forked_child(self):
+        """What it says of that, by its exit status."""
+        child = os.fork()
+        if child == 0:
+            try:
+                self.comm.all_reduce(torch.ones(10))
+            except RuntimeError as error:
+                os._exit(17 if "was forked" in str(error) else 1)
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    @endpoint
+    async def write_letters(self, count):
+        """Rank 0 sends rank 1 some messages, of which the others know nothing."""
+        for _ in range(count):
+            if self.comm.rank == 0:
+                await self.comm.send(torch.ones(4), 1)
+            elif self.comm.rank == 1:
+                await self.comm.receive(torch.ones(4), 0)
+
+    @endpoint
+    async def wait_for_in_part(self, who, timeout):
+        """One rank does not come to an operation of what was split off."""
+        if self.part is None or self.comm.rank == who:
+            return None
+        try:
+            await self.part.all_reduce(torch.ones(10), timeout=timeout)
+        except CollectiveError as error:
+            return str(error), error.suspects
+        return None
+
+    @endpoint
+    async def message(self, sender, receiver, timeout):
+        """A message, of which one end has not heard."""
+        try:
+            if self.comm.rank == sender:
+                await self.comm.send(torch.ones(100_000), 1, timeout=timeout)
+            if self.comm.rank == receiver:
+                await self.comm.receive(torch.ones(100_000), 0, timeout=timeout)
+        except CollectiveError as error:
+            return str(error), error.suspects
+        return None
+
+    @endpoint
     async def hang_in(self, who, verb):
         """One rank begins operations of a kind, and brings nothing along."""
         if self.comm.rank == who:
@@ -376,13 +463,19 @@ class Member(Actor):
     @endpoint
     async def refused(self):
         """What is refused before anybody waits for it."""
-        comm, said = self.comm, []
+        comm, said, both = self.comm, [], torch.arange(12)
         for wrong in (
             lambda: comm.all_reduce([1, 2]),
             lambda: comm.all_reduce(torch.ones(4, dtype=torch.int16)),
             lambda: comm.all_reduce(torch.ones(4, dtype=torch.int32), "average"),
             lambda: comm.all_reduce(torch.ones(4), "median"),
             lambda: comm.all_reduce(torch.ones(4, 4).t()),
+            lambda: comm.all_reduce(torch.ones(4).to_sparse()),
+            lambda: comm.all_gather(torch.ones(1, dtype=torch.complex64).conj()),
+            lambda: comm.all_reduce(torch.ones(1, dtype=torch.complex64).conj().imag),
+            lambda: comm.all_reduce(freed()),
+            lambda: comm.all_to_all(torch.arange(8), out=torch.arange(8)[:0]),
+            lambda: comm.all_to_all(both[:8], out=both[4:12]),
             lambda: comm.all_reduce(torch.ones(4), out=torch.ones(5)),
             lambda: comm.all_reduce(torch.ones(4, device="meta")),
             lambda: comm.all_reduce(torch.zeros(4, dtype=torch.float8_e4m3fn)),
@@ -390,6 +483,9 @@ class Member(Actor):
             lambda: comm.broadcast(torch.ones(4), comm.size),
             lambda: comm.send(torch.ones(4), comm.rank),
             lambda: comm.all_reduce(torch.ones(4), timeout=0),
+            lambda: comm.barrier(timeout=1e300),
+            lambda: comm.rebuild(timeout="soon"),
+            lambda: comm.rebuild("trainers"),
             lambda: context().mesh.communicator("nodes"),
         ):
             try:

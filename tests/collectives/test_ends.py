@@ -93,7 +93,7 @@ async def test_a_rank_that_does_not_come_is_named_at_the_deadline(joined, librar
                 continue
             text, suspects, seconds = said
             assert suspects == ("trainers[gpus=2]",)
-            assert "trainers[gpus=2] has not begun it (its last is nothing, operation 0)" in text
+            assert "trainers[gpus=2] has not begun it (it has begun none)" in text
             assert 0.4 < seconds < 5
         # The one that did not come hears of it at its next operation.
         with pytest.raises(MeshError) as caught:

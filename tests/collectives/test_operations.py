@@ -65,9 +65,11 @@ async def test_what_does_not_fit_is_refused_before_anybody_waits(members):
 
 
 REFUSED = [
-    "a list, not a tensor", "torch.int16 cannot be reduced", "whole numbers", "'median' is unknown", "not contiguous",
+    "of the type list, not a tensor", "torch.int16 cannot be reduced", "whole numbers", "'median' is unknown", "not contiguous",
+    "sparse or nested", "resolve_conj()", "resolve_neg()", "was freed", "out is torch.int64 of shape (0,)", "out lies in the memory",
     "out is torch.float32 of shape (5,)", "on meta, and this communicator's are on cpu", "roost.kernels.dequantise",
     "not a multiple of 8 ranks", "root=8 is none of the 8 ranks", "to=3 is this rank itself", "timeout",
+    "is more than 1e+09", "rebuild timeout must be a number", "give a mesh of actors",
     "no dimension 'nodes'; it has gpus",
 ]  # fmt: skip
 

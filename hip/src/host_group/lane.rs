@@ -46,8 +46,9 @@ struct Queue {
     turn: Option<Turn>,
     jobs: VecDeque<Job>,
     has_thread: bool,
-    /// Why nothing goes any more.
-    aborted: Option<String>,
+    /// Why nothing goes any more: an abort, or an operation that failed. The others may still look at what this rank has said of
+    /// that one, so it says nothing new.
+    over: Option<HostGroupError>,
 }
 
 struct Job {
@@ -129,12 +130,12 @@ impl HostGroup {
     /// # Errors
     ///
     /// When the group was aborted, another rank is seen to be in an operation of another kind, or there is no room or no
-    /// thread; `done` is not called then.
+    /// thread; `done` is not called then. After an error of an operation that the others may have seen all others fail, too.
     pub unsafe fn begin(&self, reduction: Reduction, done: Done) -> Result<Begun, HostGroupError> {
         let shared = &self.shared;
         let mut queue = shared.queue();
-        if let Some(reason) = &queue.aborted {
-            return Err(HostGroupError::Aborted(reason.clone()));
+        if let Some(why) = &queue.over {
+            return Err(why.clone());
         }
         let mut is_posted = false;
         if queue.jobs.is_empty()
@@ -149,17 +150,22 @@ impl HostGroup {
             if attempted != Ok(false) {
                 // Of another thread's, meanwhile.
                 shared.more.notify_one();
-                return attempted.map(|_| Begun::Ended);
+                return match attempted {
+                    Ok(_) => Ok(Begun::Ended),
+                    Err(error) => Err(queue.end(error)),
+                };
             }
-            if let Some(reason) = &queue.aborted {
-                return Err(HostGroupError::Aborted(reason.clone()));
+            if let Some(why) = &queue.over {
+                return Err(why.clone());
             }
             is_posted = true;
         }
         if queue.jobs.len() >= WAITING_MAX {
             return Err(HostGroupError::Full(WAITING_MAX));
         }
-        self.want_thread(&mut queue)?;
+        if let Err(error) = self.want_thread(&mut queue) {
+            return Err(if is_posted { queue.end(error) } else { error });
+        }
         let job = Job {
             reduction,
             is_posted,
@@ -185,6 +191,11 @@ impl HostGroup {
         self.shared.place.lagging()
     }
 
+    #[cfg(test)]
+    pub(super) fn segment(&self) -> &Segment {
+        &self.shared.place.segment
+    }
+
     fn want_thread(&self, queue: &mut Queue) -> Result<(), HostGroupError> {
         if queue.has_thread {
             return Ok(());
@@ -208,27 +219,34 @@ impl Drop for HostGroup {
     }
 }
 
+impl Queue {
+    /// Nothing goes any more; gives why, of which the first reason counts.
+    fn end(&mut self, why: HostGroupError) -> HostGroupError {
+        self.over.get_or_insert(why).clone()
+    }
+}
+
 impl Shared {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn abort(&self, reason: &str) {
-        self.queue().aborted.get_or_insert_with(|| reason.to_owned());
+        self.queue().end(HostGroupError::Aborted(reason.to_owned()));
         self.place.aborted.store(true, Ordering::SeqCst);
         self.place.segment.bell().ring();
         self.more.notify_one();
     }
 
-    /// Until it is aborted.
+    /// Until it is over.
     fn run(&self) {
         let mut queue = self.queue();
         loop {
-            if let Some(reason) = queue.aborted.clone() {
+            if let Some(why) = queue.over.clone() {
                 let jobs = std::mem::take(&mut queue.jobs);
                 drop(queue);
                 for job in jobs {
-                    (job.done)(Err(HostGroupError::Aborted(reason.clone())));
+                    (job.done)(Err(why.clone()));
                 }
                 return;
             }
@@ -244,10 +262,7 @@ impl Shared {
             let ended = unsafe { turn.perform(&self.place, &job.reduction, job.is_posted) };
             queue = self.queue();
             queue.turn = Some(turn);
-            let ended = ended.map_err(|error| match (error, &queue.aborted) {
-                (HostGroupError::Aborted(_), Some(reason)) => HostGroupError::Aborted(reason.clone()),
-                (error, _) => error,
-            });
+            let ended = ended.map_err(|error| queue.end(error));
             drop(queue);
             (job.done)(ended);
             queue = self.queue();

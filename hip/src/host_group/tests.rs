@@ -1,5 +1,6 @@
 //! Ranks are threads here, each with a mapping of its own.
 
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,11 @@ fn sum_of(numbers: &mut [f32]) -> Reduction {
         count: numbers.len(),
         data_type: DataType::F32,
         op: ReduceOp::Sum,
+        purpose: Purpose {
+            verb: Verb::AllReduce,
+            root: 0,
+            number: 1,
+        },
     }
 }
 
@@ -108,15 +114,69 @@ fn ranks_in_different_operations_are_told_so() {
         .to_string();
     assert_eq!(
         told,
-        "rank 0 is in an operation on 40 bytes of f32 (sum), this one in one on 44 bytes of f32 (sum)"
+        "rank 0 is in all_reduce of 40 bytes of f32 (sum), operation 1; and this rank in all_reduce of 44 bytes of f32 (sum), operation 1"
     );
     let told = begun.recv().unwrap().unwrap_err().to_string();
-    assert!(
-        told.starts_with("rank 1 is in an operation on 44 bytes"),
-        "{told}"
-    );
+    assert!(told.starts_with("rank 1 is in all_reduce of 44 bytes"), "{told}");
     // Nothing was written.
     assert_eq!((ones[0], others[0]), (1.0, 1.0));
+}
+
+#[test]
+fn who_has_failed_says_nothing_new_to_those_who_have_not_looked_yet() {
+    let [one, other] = groups(2).try_into().unwrap();
+    let (mut ones, mut others) = (vec![1.0; 10], vec![1.0; 11]);
+    let first = begin(&one, sum_of(&mut ones));
+    let failed = begin(&other, sum_of(&mut others)).recv().unwrap().unwrap_err();
+    // This would be what the first one has wanted all the time.
+    let mut again = vec![1.0; 10];
+    assert_eq!(begin(&other, sum_of(&mut again)).recv().unwrap(), Err(failed));
+    let told = first.recv().unwrap().unwrap_err().to_string();
+    assert!(told.starts_with("rank 1 is in all_reduce of 44 bytes"), "{told}");
+    let begun = begin(&one, sum_of(&mut ones));
+    assert_eq!(begun.recv().unwrap().unwrap_err().to_string(), told);
+    assert_eq!((ones[0], others[0], again[0]), (1.0, 1.0, 1.0));
+}
+
+#[test]
+fn ranks_that_began_other_verbs_or_in_another_order_are_told_so() {
+    let mine = sum_of(&mut []).purpose;
+    let theirs = [
+        (
+            Purpose {
+                verb: Verb::Reduce,
+                ..mine
+            },
+            "reduce of 8 bytes of f32 (sum) to rank 0, operation 1",
+        ),
+        (
+            Purpose { number: 2, ..mine },
+            "all_reduce of 8 bytes of f32 (sum), operation 2",
+        ),
+    ];
+    for (purpose, text) in theirs {
+        let [one, other] = groups(2).try_into().unwrap();
+        let (mut ones, mut others) = (vec![1.0; 2], vec![1.0; 2]);
+        let begun = [
+            begin(&one, sum_of(&mut ones)),
+            begin(
+                &other,
+                Reduction {
+                    purpose,
+                    ..sum_of(&mut others)
+                },
+            ),
+        ];
+        let told = begun.map(|one| one.recv().unwrap().unwrap_err().to_string());
+        assert!(
+            told[0].starts_with(&format!("rank 1 is in {text}; and this rank in")),
+            "{told:?}"
+        );
+        assert!(
+            told[1].ends_with(&format!("; and this rank in {text}")),
+            "{told:?}"
+        );
+    }
 }
 
 #[test]
@@ -147,4 +207,64 @@ fn an_offer_that_is_not_to_be_reached_is_none() {
     assert!(HostGroup::make(0).is_err() && HostGroup::make(RANKS_MAX + 1).is_err());
     assert!(HostGroup::make(RANKS_MAX).is_ok());
     drop(another);
+}
+
+#[test]
+fn as_many_ranks_as_there_may_be() {
+    std::thread::scope(|scope| {
+        for group in groups(RANKS_MAX) {
+            scope.spawn(move || {
+                for size in [1, 257, 70_001] {
+                    let mut numbers = vec![1.0; size];
+                    assert_eq!(begin(&group, sum_of(&mut numbers)).recv().unwrap(), Ok(()));
+                    assert!(numbers.iter().all(|one| *one == RANKS_MAX as f32), "{size}");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_rank_that_dies_between_its_word_and_the_bell_leaves_sleepers_that_an_abort_frees() {
+    let [group, dead] = groups(2).try_into().unwrap();
+    let mut numbers = vec![1.0; 300_000];
+    let begun = begin(&group, sum_of(&mut numbers));
+    let (bell, lines) = (dead.segment().bell(), dead.segment().lines());
+    while bell.sleepers.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    // It has said that its piece is there, and no more.
+    lines[1].posted.store(1, Ordering::SeqCst);
+    assert!(
+        begun.recv_timeout(Duration::from_millis(50)).is_err(),
+        "somebody rang"
+    );
+    group.abort("rank 1 died");
+    assert_eq!(
+        begun.recv().unwrap(),
+        Err(HostGroupError::Aborted("rank 1 died".to_owned()))
+    );
+}
+
+#[test]
+fn who_still_reads_the_memory_of_a_group_that_was_let_go_reads_what_was_there() {
+    let [first, slow] = groups(2).try_into().unwrap();
+    let mut numbers = vec![2.0; 10];
+    let begun = begin(&first, sum_of(&mut numbers));
+    drop(first);
+    assert!(begun.recv().unwrap().is_err());
+    // The next group of the same ranks has memory of its own.
+    let rebuilt = groups(2);
+    std::thread::scope(|scope| {
+        for group in rebuilt {
+            scope.spawn(move || {
+                let mut numbers = vec![3.0; 10];
+                assert_eq!(begin(&group, sum_of(&mut numbers)).recv().unwrap(), Ok(()));
+                assert!(numbers.iter().all(|one| *one == 6.0));
+            });
+        }
+    });
+    let mut late = vec![5.0; 10];
+    assert_eq!(begin(&slow, sum_of(&mut late)).recv().unwrap(), Ok(()));
+    assert!(late.iter().all(|one| *one == 7.0), "{late:?}");
 }

@@ -6,11 +6,11 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use super::agreement::{told, words};
 use super::reduce::reduce;
 use super::segment::{Line, Segment};
 use super::waiting::Patience;
 use super::{HostGroupError, Reduction};
-use crate::rccl::{DataType, ReduceOp};
 
 /// What everybody reduces for himself, of all ranks together: some microseconds' work.
 const SMALL_BYTES: usize = 64 * 1024;
@@ -141,8 +141,9 @@ impl Turn {
             std::ptr::copy_nonoverlapping(from, buffer, piece.len());
         }
         let (bytes, kind) = doing(place, place.rank, self.pieces);
-        bytes.store(reduction.bytes() as u64, Ordering::Relaxed);
-        kind.store(code(reduction), Ordering::Relaxed);
+        let ours = words(reduction);
+        bytes.store(ours.0, Ordering::Relaxed);
+        kind.store(ours.1, Ordering::Relaxed);
         place.come(POSTED, self.pieces + 1);
     }
 
@@ -221,7 +222,7 @@ impl Turn {
 
     /// All are in the same operation, as far as can be seen.
     fn check(&self, place: &Place, reduction: &Reduction) -> Result<(), HostGroupError> {
-        let ours = (reduction.bytes() as u64, code(reduction));
+        let ours = words(reduction);
         for rank in 0..place.ranks() {
             let (bytes, kind) = doing(place, rank, self.pieces);
             let theirs = (bytes.load(Ordering::Relaxed), kind.load(Ordering::Relaxed));
@@ -239,40 +240,4 @@ impl Turn {
 
 fn doing(place: &Place, rank: usize, piece: u64) -> &(AtomicU64, AtomicU64) {
     &place.segment.lines()[rank].doing[usize::from(piece % 2 == 1)]
-}
-
-const TYPES: [DataType; 11] = [
-    DataType::I8,
-    DataType::U8,
-    DataType::I32,
-    DataType::U32,
-    DataType::I64,
-    DataType::U64,
-    DataType::F16,
-    DataType::F32,
-    DataType::F64,
-    DataType::Bf16,
-    DataType::Fp8,
-];
-const OPS: [ReduceOp; 5] = [
-    ReduceOp::Sum,
-    ReduceOp::Product,
-    ReduceOp::Max,
-    ReduceOp::Min,
-    ReduceOp::Average,
-];
-
-fn code(reduction: &Reduction) -> u64 {
-    let data_type = TYPES.iter().position(|one| *one == reduction.data_type);
-    let op = OPS.iter().position(|one| *one == reduction.op);
-    (data_type.unwrap_or(0) * OPS.len() + op.unwrap_or(0)) as u64
-}
-
-fn told((bytes, code): (u64, u64)) -> String {
-    let code = usize::try_from(code).unwrap_or(0);
-    let (data_type, op) = (TYPES.get(code / OPS.len()), OPS[code % OPS.len()]);
-    data_type.map_or_else(
-        || format!("{bytes} bytes"),
-        |data_type| format!("{bytes} bytes of {data_type:?} ({op:?})").to_lowercase(),
-    )
 }

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["Communicator", "communicator_of"]
 
 TIMEOUT_S = 60.0
+# Thirty years; clocks that count in nanoseconds end some time later.
+_TIMEOUT_MOST_S = 1e9
 
 
 class Communicator:
@@ -186,7 +188,7 @@ class Communicator:
         return self._begin(self._operations.barrier(), timeout)
 
     def _begin(self, operation: Any, timeout: float) -> Reply[Any]:
-        check_finite(operation.name, "timeout", timeout, above=0)
+        check_finite(operation.name, "timeout", timeout, above=0, most=_TIMEOUT_MOST_S)
         return self._group.begin(operation, timeout)
 
     # Groups --------------------------------------------------------------------------------------------------------------
@@ -200,7 +202,7 @@ class Communicator:
             key: from 0; those of one colour are in the order of their keys, and where these are equal in that of their ranks here.
             timeout: as for `all_reduce`.
         """
-        check_finite("split", "timeout", timeout, above=0)
+        check_finite("split", "timeout", timeout, above=0, most=_TIMEOUT_MOST_S)
         check_integer("split", "key", key, least=0)
         if colour is not None:
             check_integer("split", "colour", colour, least=0)
@@ -226,10 +228,12 @@ class Communicator:
 
         Raises:
             RuntimeError: this one was split off: rebuild the whole, and split that.
+            TypeError: `mesh` is none of actors.
         """
+        check_finite("rebuild", "timeout", timeout, above=0, most=_TIMEOUT_MOST_S)
         if len(self._group.id) > 1:
             raise RuntimeError(f"{self!r} was split off: rebuild the communicator that it is of, and split that")
-        place = self._place if mesh is None else place_of(mesh, (), self._group.runtime)
+        place = self._place if mesh is None else place_of(_checked_mesh(mesh), (), self._group.runtime)
 
         async def rebuild() -> Communicator:
             await self.close()
@@ -244,12 +248,20 @@ class Communicator:
         await asyncio.to_thread(self._library.close)
 
 
+def _checked_mesh(mesh: object) -> ActorMesh:
+    from roost.actor_mesh import ActorMesh
+
+    if not isinstance(mesh, ActorMesh):
+        raise TypeError(f"rebuild's mesh={mesh!r}: give a mesh of actors, or a slice of one")
+    return mesh
+
+
 def communicator_of(
     mesh: ActorMesh, dimensions: tuple[str, ...], backend: Backend, timeout: float
 ) -> Reply[Communicator]:
     """What `mesh.communicator()` gives."""
     check_one_of("communicator's", "backend", backend, get_args(Backend))
-    check_finite("communicator", "timeout", timeout, above=0)
+    check_finite("communicator", "timeout", timeout, above=0, most=_TIMEOUT_MOST_S)
     runtime = process.current()
     place = place_of(mesh, dimensions, runtime)
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
 from roost.collectives.groups import groups
-from roost.collectives.suspects import Standing, suspects_of
+from roost.collectives.operations import described
+from roost.collectives.suspects import Overdue, Standing, suspects_of
 from roost.desk import desk_of
 from roost.errors import CollectiveError
 from roost.last_resort import end_process
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from roost.collectives.groups import Groups
     from roost.collectives.library import Begun, Joined
-    from roost.collectives.operations import Operation
+    from roost.collectives.operations import Alike, Between, Operation
     from roost.failure import Failure
     from roost.runtime import Runtime
 
@@ -61,11 +62,13 @@ class Pending:
     knows the library, which must not be ended on that thread.
     """
 
-    __slots__ = ("begun", "error", "name", "number", "reply", "result", "timeout_s", "timer")
+    __slots__ = ("alike", "begun", "between", "error", "name", "number", "reply", "result", "timeout_s", "timer")
 
     def __init__(self, number: int, operation: Operation, reply: Reply[Any], timeout_s: float) -> None:
         self.number = number
         self.name = operation.name
+        self.between = operation.between
+        self.alike = operation.alike
         self.result = operation.result
         self.reply = reply
         self.timeout_s = timeout_s
@@ -75,6 +78,9 @@ class Pending:
         self.error: BaseException | None = None
 
     def __str__(self) -> str:
+        if self.between:
+            sender, receiver = self.between
+            return f"{self.name}, message {self.number} from rank {sender} to rank {receiver}"
         return f"{self.name}, operation {self.number}"
 
 
@@ -107,11 +113,11 @@ class Group:
         self.members = tuple(members)
         self.rank = rank
         self.library = library
-        # Of the last operation that was begun here.
-        self.last_begun = 0, "nothing"
+        # The last one that was begun here, of all members' and of the messages between each two: not all have the same messages.
+        self._last: dict[Between, tuple[int, str, Alike | None]] = {}
         self._children: WeakSet[Group] = WeakSet()
         self._lock = threading.Lock()
-        self._pending: dict[int, Pending] = {}
+        self._pending: dict[tuple[Between, int], Pending] = {}
         # Operations that had ended when they were begun, since the loop's last turn.
         self._at_once = 0
         # Their errors wait for the news that explains them.
@@ -136,21 +142,26 @@ class Group:
 
         Raises:
             CollectiveError: the group is broken, or the library refuses.
+            RuntimeError: this process was forked from the member's: it would take that one's part, in memory that they share.
         """
+        self.runtime.check_usable()
         reply: Reply[Any] = Reply(loop=self.runtime.loop)
         with self._lock:
             if self._end is not None:
                 raise self.error(operation.name)
-            number = operation.number = self.last_begun[0] + 1
-            self.last_begun = number, operation.name
-            pending = self._pending[number] = Pending(number, operation, reply, timeout_s)
+            between = operation.between
+            before = self._last.get(between)
+            number = operation.number = 1 if before is None else before[0] + 1
+            pending = Pending(number, operation, reply, timeout_s)
+            self._last[between] = number, operation.name, operation.alike
+            self._pending[between, number] = pending
             try:
                 pending.begun = operation.begin()
             except RuntimeError as error:
                 # The others wait for it, and will hear of it from here.
                 pending.error = error
             if pending.begun is None and pending.error is None:
-                del self._pending[number]
+                del self._pending[between, number]
                 self._settle(reply, operation.result)
                 return reply
         self.runtime.on_loop(lambda: self._watch(pending))
@@ -185,7 +196,7 @@ class Group:
 
     def ended(self, pending: Pending) -> None:
         """An operation has, on the loop."""
-        del self._pending[pending.number]
+        del self._pending[pending.between, pending.number]
         if pending.timer is not None:
             pending.timer.cancel()
         if pending.error is None:
@@ -259,31 +270,40 @@ class Group:
             if rank != self.rank:
                 desk_of(self.runtime, member.proc).give_up.broadcast(self.id, rank, reason, tuple(suspects))
 
+    def _is_under_way(self, between: Between, number: int) -> bool:
+        return (between, number) in self._pending
+
     def _overdue(self, pending: Pending) -> None:
-        if self._end is None and pending.number in self._pending:
+        if self._end is None and self._is_under_way(pending.between, pending.number):
             self.runtime.keep(self._find_suspects(pending))
 
-    def standing(self, number: int) -> Standing:
-        """How far this member is, and whether it is still in an operation."""
-        return Standing(*self.last_begun, number in self._pending, self.library.stage())
+    def standing(self, between: Between, number: int) -> Standing:
+        """How far this member is among all members' operations, or some messages, and whether it is still in one."""
+        begun, name, alike = self._last.get(between, (0, "nothing", None))
+        what = described("message" if between else name, alike)
+        lagging = () if between else tuple(self.library.lagging())
+        return Standing(begun, what, self._is_under_way(between, number), self.library.stage(), lagging)
 
     async def _find_suspects(self, pending: Pending) -> None:
-        """Ask all how far they are."""
-        others = [rank for rank in range(len(self.members)) if rank != self.rank]
-        answers = await asyncio.gather(*(self._standing_of(rank, pending.number) for rank in others))
+        """Ask all whose operation it is how far they are."""
+        between, number = pending.between, pending.number
+        others = [rank for rank in between or range(len(self.members)) if rank != self.rank]
+        answers = await asyncio.gather(*(self._standing_of(rank, between, number) for rank in others))
         standings = dict(zip(others, answers, strict=True))
-        if self._end is not None or pending.number not in self._pending:
+        if self._end is not None or not self._is_under_way(between, number):
             return
-        standings[self.rank] = self.standing(pending.number)
+        standings[self.rank] = self.standing(between, number)
         names = [member.name for member in self.members]
-        operation = pending.number, pending.name
-        why, suspects = suspects_of(operation, names, dict(sorted(standings.items())), self.library.lagging())
+        overdue = Overdue(number, described("message" if between else pending.name, pending.alike), between)
+        # What one sees, another may not: who hangs sees nobody that it waits for, and may be the first to ask.
+        lagging = sorted({rank for one in standings.values() if one is not None for rank in one.lagging})
+        why, suspects = suspects_of(overdue, names, dict(sorted(standings.items())), lagging)
         reason = f"{pending} did not end within {pending.timeout_s:g} s: {why}"
         self._give_up(reason, [names[rank] for rank in suspects])
 
-    async def _standing_of(self, rank: int, number: int) -> Standing | None:
+    async def _standing_of(self, rank: int, between: Between, number: int) -> Standing | None:
         desk = desk_of(self.runtime, self.members[rank].proc)
-        asked = desk.progress.options(timeout=_ANSWER_S).call_one(self.id, rank, number)
+        asked = desk.progress.options(timeout=_ANSWER_S).call_one(self.id, rank, between, number)
         try:
             answer: Standing | None = await asked
         except Exception:  # noqa: BLE001 - whatever keeps it from answering

@@ -10,6 +10,7 @@ from roost.collectives.watch import Watch
 
 if TYPE_CHECKING:
     from roost.collectives.group import Group, GroupId, Pending
+    from roost.collectives.operations import Between
     from roost.collectives.suspects import Standing
     from roost.runtime import Runtime
 
@@ -43,10 +44,10 @@ class Groups:
         """An operation has."""
         self.busy.pop(pending).ended(pending)
 
-    def progress(self, group: GroupId, rank: int, number: int) -> Standing | None:
+    def progress(self, group: GroupId, rank: int, between: Between, number: int) -> Standing | None:
         """How far a member is, and whether it is still in an operation; None when it is not there."""
         known = self._living.get((group, rank))
-        return None if known is None else known.standing(number)
+        return None if known is None else known.standing(between, number)
 
     def give_up(self, group: GroupId, rank: int, reason: str, suspects: tuple[str, ...]) -> None:
         """Another member has given up."""

@@ -13,11 +13,17 @@ if TYPE_CHECKING:
 
     from roost.collectives.library import Begun, Library
 
-__all__ = ["Operation", "Operations", "ReduceOp"]
+__all__ = ["Alike", "Between", "Operation", "Operations", "ReduceOp", "described"]
 
 ReduceOp = Literal["sum", "product", "max", "min", "average"]
 
+Between = tuple[int, ...]
+"""Whose operations are counted together: those of all members without a rank, messages by the ranks of their sender and receiver."""
+Alike = tuple[Any, int, str]
+"""What an operation is on, alike at all its members: a dtype, how many elements, and words for the rest."""
+
 _OPS = get_args(ReduceOp)
+_WORDS = {op: f" ({op})" for op in _OPS}
 _REDUCED = ("float32", "float64", "bfloat16", "float16", "int8", "uint8", "int32", "int64")
 
 
@@ -30,8 +36,18 @@ class Operation:
     """In the order of the group's operations; gives None when it has ended already."""
     result: Any = None
     """What the caller gets, once it is done."""
+    alike: Alike | None = None
+    between: Between = ()
     number: int = 0
-    """Its place in that order, from 1; known once it was begun."""
+    """Its place among those that it is counted with, from 1; known once it was begun."""
+
+
+def described(name: str, alike: Alike | None) -> str:
+    """For people."""
+    if alike is None:
+        return name
+    dtype, count, words = alike
+    return f"{name} of {count} {str(dtype).removeprefix('torch.')}{words}"
 
 
 class Operations:
@@ -51,13 +67,15 @@ class Operations:
         # Looked up once: a small operation takes some 100 us in all.
         torch = libraries.torch()
         self._tensor = torch.Tensor
+        self._strided = torch.strided
         self._reduced = {getattr(torch, name) for name in _REDUCED}
 
     def all_reduce(self, tensor: Any, op: ReduceOp, out: Any) -> Operation:
         """See `Communicator`, as for all of them."""
         self._check_reduced("all_reduce", tensor, op)
         target = self._target("all_reduce", tensor, out)
-        return Operation("all_reduce", lambda: self._library.all_reduce(target, op), _given(tensor, out))
+        alike = tensor.dtype, tensor.numel(), _WORDS[op]
+        return Operation("all_reduce", lambda: self._library.all_reduce(target, op), _given(tensor, out), alike)
 
     def reduce(self, tensor: Any, root: int, op: ReduceOp, out: Any) -> Operation:
         """To the root."""
@@ -66,14 +84,16 @@ class Operations:
         target = self._target("reduce", tensor, out) if is_root else None
         source = tensor.detach()
         result = _given(tensor, out) if is_root else None
-        return Operation("reduce", lambda: self._library.reduce(source, target, op, root), result)
+        alike = tensor.dtype, tensor.numel(), f"{_WORDS[op]} to rank {root}"
+        return Operation("reduce", lambda: self._library.reduce(source, target, op, root), result, alike)
 
     def reduce_scatter(self, tensor: Any, op: ReduceOp, out: Any) -> Operation:
         """A part of what is reduced for each."""
         self._check_reduced("reduce_scatter", tensor, op)
         result = self._room("reduce_scatter", tensor, self._share("reduce_scatter", tensor), out)
         source, target = tensor.detach(), result.detach()
-        return Operation("reduce_scatter", lambda: self._library.reduce_scatter(source, target, op), result)
+        alike = tensor.dtype, tensor.numel(), _WORDS[op]
+        return Operation("reduce_scatter", lambda: self._library.reduce_scatter(source, target, op), result, alike)
 
     def all_gather(self, tensor: Any, out: Any) -> Operation:
         """Everybody's, in rank order."""
@@ -82,14 +102,16 @@ class Operations:
         shape = (self._size * tensor.shape[0], *tensor.shape[1:]) if tensor.dim() else (self._size,)
         result = self._room("all_gather", tensor, shape, out)
         source, target = tensor.detach(), result.detach()
-        return Operation("all_gather", lambda: self._library.all_gather(source, target), result)
+        alike = tensor.dtype, tensor.numel(), ""
+        return Operation("all_gather", lambda: self._library.all_gather(source, target), result, alike)
 
     def broadcast(self, tensor: Any, root: int, out: Any) -> Operation:
         """The root's."""
         self._member("broadcast", "root", root)
         self._check("broadcast", "tensor", tensor)
         target = self._target("broadcast", tensor, out)
-        return Operation("broadcast", lambda: self._library.broadcast(target, root), _given(tensor, out))
+        alike = tensor.dtype, tensor.numel(), f" from rank {root}"
+        return Operation("broadcast", lambda: self._library.broadcast(target, root), _given(tensor, out), alike)
 
     def all_to_all(self, tensor: Any, out: Any) -> Operation:
         """A part of everybody's."""
@@ -97,19 +119,24 @@ class Operations:
         self._share("all_to_all", tensor)
         result = self._room("all_to_all", tensor, tuple(tensor.shape), out)
         source, target = tensor.detach(), result.detach()
-        return Operation("all_to_all", lambda: self._library.all_to_all(source, target), result)
+        if out is not None and _share_memory(source, target):
+            raise ValueError("all_to_all: out lies in the memory of tensor; give room of its own")
+        alike = tensor.dtype, tensor.numel(), ""
+        return Operation("all_to_all", lambda: self._library.all_to_all(source, target), result, alike)
 
     def send(self, tensor: Any, to: int) -> Operation:
         """To one other."""
         source = self._check("send", "tensor", tensor).detach()
         peer = self._other("send", "to", to)
-        return Operation("send", lambda: self._library.send(source, peer))
+        alike = tensor.dtype, tensor.numel(), ""
+        return Operation("send", lambda: self._library.send(source, peer), None, alike, (self._rank, peer))
 
     def receive(self, tensor: Any, source: int) -> Operation:
         """From one other."""
         target = self._check("receive", "tensor", tensor).detach()
         peer = self._other("receive", "source", source)
-        return Operation("receive", lambda: self._library.receive(target, peer), tensor)
+        alike = tensor.dtype, tensor.numel(), ""
+        return Operation("receive", lambda: self._library.receive(target, peer), tensor, alike, (peer, self._rank))
 
     def barrier(self) -> Operation:
         """Nothing but their coming."""
@@ -128,14 +155,22 @@ class Operations:
 
     def _check(self, name: str, what: str, tensor: Any) -> Any:
         if not isinstance(tensor, self._tensor):
-            raise TypeError(f"{name}: {what} is a {type(tensor).__name__}, not a tensor")
+            raise TypeError(f"{name}: {what} is of the type {type(tensor).__name__}, not a tensor")
         if tensor.device != self._place:
             other = '; communicator(backend="rccl") moves those on a GPU' if tensor.is_cuda else ""
             raise ValueError(
                 f"{name}: {what} is on {tensor.device}, and this communicator's are on {self._place}{other}"
             )
+        if tensor.layout is not self._strided or tensor.is_nested:
+            raise ValueError(f"{name}: {what} is sparse or nested; give tensors of plain memory, as .to_dense() makes")
         if not tensor.is_contiguous():
             raise ValueError(f"{name}: {what} is not contiguous; give {what}.contiguous()")
+        if tensor.is_conj() or tensor.is_neg():
+            raise ValueError(
+                f"{name}: {what} is a conjugated or negated view of its memory; give {what}.resolve_conj().resolve_neg()"
+            )
+        if not tensor.data_ptr() and tensor.numel():
+            raise ValueError(f"{name}: the memory of {what} was freed, as FSDP does between its uses")
         return tensor
 
     def _target(self, name: str, tensor: Any, out: Any) -> Any:
@@ -174,6 +209,12 @@ class Operations:
         if self._member(name, what, rank) == self._rank:
             raise ValueError(f"{name}: {what}={rank} is this rank itself")
         return rank
+
+
+def _share_memory(one: Any, other: Any) -> bool:
+    """Whether two contiguous tensors do."""
+    first, second = sorted([(one.data_ptr(), one.nbytes), (other.data_ptr(), other.nbytes)])
+    return bool(first[1] and second[1]) and first[0] + first[1] > second[0]
 
 
 def _given(tensor: Any, out: Any) -> Any:

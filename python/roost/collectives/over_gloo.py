@@ -23,6 +23,11 @@ __all__ = ["OverGloo"]
 _OF_TORCH = {"sum": "SUM", "product": "PRODUCT", "max": "MAX", "min": "MIN", "average": "AVG"}
 # One tag for all: messages between two members arrive in the order in which they were sent.
 _TAG = 0
+_LONGEST_S = 24 * 3600.0
+# No elements: an address, how many, and what they are.
+_NOWHERE = (0, 0, "uint8")
+# Ranks compare so many numbers of operations.
+_NUMBERS = 1 << 32
 
 
 class OverGloo:
@@ -44,6 +49,8 @@ class OverGloo:
         self._gloo = Gloo(address)
         self._host: HostGroup | None = None
         self._kinds: dict[Any, str] = {}
+        # How many operations of all members were begun here.
+        self._begun = 0
         self._whole = whole
         self._splits = 0
         self._rank = 0
@@ -66,7 +73,7 @@ class OverGloo:
         if self._whole is None:
             there = cards[0][1]
             self._gloo.reaches([port_of(there)])
-            self._store = connected_store(there, timedelta(seconds=timeout_s))
+            self._store = connected_store(there, _left(until))
             name = "0"
         else:
             whole, name = self._whole
@@ -91,7 +98,8 @@ class OverGloo:
 
     def lagging(self) -> Sequence[int]:
         """Seen in shared memory."""
-        return () if self._host is None else self._host.lagging()
+        host = self._host
+        return () if host is None else host.lagging()
 
     def stage(self) -> None:
         """Gloo does not say."""
@@ -104,8 +112,12 @@ class OverGloo:
     # Operations ----------------------------------------------------------------------------------------------------------
     def all_reduce(self, tensor: Any, op: str) -> Begun | None:
         """Of numbers."""
+        return self._everywhere("all_reduce", tensor, op)
+
+    def _everywhere(self, verb: str, tensor: Any, op: str, root: int = 0) -> Begun | None:
+        self._begun += 1
         if self._host is not None:
-            return self._by_memory(self._host, tensor, tensor.numel(), self._kind(tensor.dtype), op)
+            return self._by_memory(self._host, (verb, root), tensor, op)
         options = self._reducing.get(op)
         if options is None:
             options = self._reducing[op] = self._distributed.AllreduceOptions()
@@ -116,7 +128,8 @@ class OverGloo:
         """Numbers are reduced where they are found, at all members."""
         everywhere = tensor.clone() if target is None else target
         if self._host is not None:
-            return self.all_reduce(everywhere, op)
+            return self._everywhere("reduce", everywhere, op, root)
+        self._begun += 1
         options = self._distributed.ReduceOptions()
         options.reduceOp, options.rootRank = self._op(op), root
         return _Begun(self._gloo.group.reduce([everywhere], options))
@@ -125,7 +138,7 @@ class OverGloo:
         """All of it is made everywhere."""
         whole = tensor.clone()
         first = self._rank * result.shape[0]
-        begun = self.all_reduce(whole, op)
+        begun = self._everywhere("reduce_scatter", whole, op)
 
         def finish() -> None:
             result.copy_(whole[first : first + result.shape[0]])
@@ -137,16 +150,19 @@ class OverGloo:
 
     def all_gather(self, tensor: Any, result: Any) -> _Begun:
         """Of bytes."""
+        self._begun += 1
         return _Begun(self._gloo.group._allgather_base(_bytes(result), _bytes(tensor)))
 
     def broadcast(self, tensor: Any, root: int) -> _Begun:
         """Of bytes."""
+        self._begun += 1
         options = self._distributed.BroadcastOptions()
         options.rootRank = root
         return _Begun(self._gloo.group.broadcast([_bytes(tensor)], options))
 
     def all_to_all(self, tensor: Any, result: Any) -> _Begun:
         """Of bytes."""
+        self._begun += 1
         return _Begun(self._gloo.group.alltoall_base(_bytes(result), _bytes(tensor), [], []))
 
     def send(self, tensor: Any, peer: int) -> _Waited:
@@ -159,13 +175,15 @@ class OverGloo:
 
     def barrier(self) -> Begun | None:
         """Without tensors."""
+        self._begun += 1
         if self._host is not None:
-            return self._by_memory(self._host, None, 0, "uint8", "sum")
+            return self._by_memory(self._host, ("barrier", 0), None, "sum")
         return _Begun(self._gloo.group.barrier())
 
-    def _by_memory(self, host: HostGroup, tensor: Any, count: int, kind: str, op: str) -> Called | None:
+    def _by_memory(self, host: HostGroup, what: tuple[str, int], tensor: Any, op: str) -> Called | None:
         called = Called(tensor)
-        has_ended = host.all_reduce(0 if tensor is None else tensor.data_ptr(), count, kind, op, called)
+        memory = _NOWHERE if tensor is None else (tensor.data_ptr(), tensor.numel(), self._kind(tensor.dtype))
+        has_ended = host.reduce((*what, self._begun % _NUMBERS), memory, op, called)
         return None if has_ended else called
 
     def _kind(self, dtype: Any) -> str:
@@ -269,5 +287,5 @@ def _bytes(tensor: Any) -> Any:
 
 
 def _left(until: float) -> timedelta:
-    # None at all would be for ever.
-    return timedelta(seconds=max(0.001, until - time.monotonic()))
+    # None at all would be for ever, and more than some weeks is too much for the library.
+    return timedelta(seconds=min(max(0.001, until - time.monotonic()), _LONGEST_S))

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ProcessGroup", "Torch", "process_group_of"]
 
+# Thirty years.
+_TIMEOUT_MOST_S = 1e9
 # What torch calls our gloo, which can be aborted.
 _NAME = "roost"
 # Torch has one default group in a process.
@@ -176,7 +178,7 @@ def _abort_all() -> None:
 
 def process_group_of(mesh: ActorMesh, dimensions: tuple[str, ...], timeout: float) -> Reply[ProcessGroup]:
     """What `mesh.process_group()` gives."""
-    check_finite("process_group", "timeout", timeout, above=0)
+    check_finite("process_group", "timeout", timeout, above=0, most=_TIMEOUT_MOST_S)
     runtime = process.current()
     place = place_of(mesh, dimensions, runtime)
 

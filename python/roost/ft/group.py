@@ -24,6 +24,8 @@ __all__ = ["GlooGroup", "Group", "Pending"]
 
 # How often who waits in the library looks whether it waits for nothing: twice after an abort.
 _LOOK_S = 0.5
+# What a sum by memory is to the others, none of whom counts them.
+_PURPOSE = ("all_reduce", 0, 0)
 # What can be summed by memory: the same that gloo can.
 _KINDS = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8")
 
@@ -205,7 +207,7 @@ class GlooGroup:
     def _by_memory(self, host: HostGroup, tensor: Any, op: str) -> Pending:
         called = Called(tensor)
         try:
-            has_ended = host.all_reduce(tensor.data_ptr(), tensor.numel(), self._kind(tensor), op, called)
+            has_ended = host.reduce(_PURPOSE, (tensor.data_ptr(), tensor.numel(), self._kind(tensor)), op, called)
         except RuntimeError as error:
             raise self.failed(error) from error
         return _Done() if has_ended else _Summing(self, called)

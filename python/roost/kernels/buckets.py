@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from roost import libraries
-from roost.kernels.tensors import check_formats, check_same_place, device_of, format_of, stream_of
+from roost.kernels.tensors import (
+    check_dtype,
+    check_formats,
+    check_same_place,
+    check_tensor,
+    device_of,
+    format_of,
+    stream_of,
+)
+from roost.values import check_finite, check_items
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,13 +38,17 @@ def pack(tensors: Sequence[Any], bucket: Any = None, *, dtype: Any = None, scale
         The bucket.
 
     Raises:
-        TypeError: dtypes that are not converted, or a scale for what are no numbers.
-        ValueError: no tensors and no bucket, several devices, what is not contiguous, or too small a bucket.
+        TypeError: no tensors, dtypes that are not converted, or a scale for what are no numbers.
+        ValueError: no tensors and no bucket, several devices, what is not contiguous, too small a bucket, or a scale that is not finite.
     """
     torch = libraries.torch()
-    elements = _check_tensors(tensors, bucket)
+    check_dtype("pack's", dtype)
+    tensors, elements = _checked("pack's", tensors, scale)
     if bucket is None:
-        bucket = torch.empty(elements, dtype=dtype or tensors[0].dtype, device=tensors[0].device)
+        if not tensors:
+            raise ValueError("no tensors and no bucket: nothing says what the bucket is to be")
+        bucket = torch.empty(elements, dtype=tensors[0].dtype if dtype is None else dtype, device=tensors[0].device)
+    scale = float(scale)
     _check_bucket(tensors, bucket, elements, scale)
     if not elements:
         return bucket
@@ -53,10 +67,11 @@ def unpack(bucket: Any, tensors: Sequence[Any], *, scale: float = 1.0) -> None:
         scale: what every number is multiplied by, in torch.float32, on its way: one by the number of replicas, say.
 
     Raises:
-        TypeError: dtypes that are not converted, or a scale for what are no numbers.
-        ValueError: several devices, what is not contiguous, or too small a bucket.
+        TypeError: no tensors, dtypes that are not converted, or a scale for what are no numbers.
+        ValueError: several devices, what is not contiguous, too small a bucket, or a scale that is not finite.
     """
-    elements = _check_tensors(tensors, bucket)
+    tensors, elements = _checked("unpack's", tensors, scale)
+    scale = float(scale)
     _check_bucket(tensors, bucket, elements, scale)
     if elements and not _moved_on_device(tensors, bucket, scale, unpack=True):
         with libraries.torch().no_grad():
@@ -64,24 +79,26 @@ def unpack(bucket: Any, tensors: Sequence[Any], *, scale: float = 1.0) -> None:
                 tensor.view(-1).copy_(_scaled(part, scale))
 
 
-def _check_tensors(tensors: Sequence[Any], bucket: Any) -> int:
-    """How many elements all have together."""
-    if not tensors and bucket is None:
-        raise ValueError("no tensors and no bucket: nothing says what the bucket is to be")
-    for number, tensor in enumerate(tensors):
-        if tensor.dtype != tensors[0].dtype:
+def _checked(owner: str, tensors: Sequence[Any], scale: float) -> tuple[tuple[Any, ...], int]:
+    """The tensors, and how many elements all have together."""
+    check_finite(owner, "scale", scale, least=-math.inf)
+    if isinstance(tensors, libraries.torch().Tensor):
+        raise TypeError(f"{owner} tensors are a list, and this is one tensor: give [tensor]")
+    listed = check_items(owner, "tensors", tensors, "[weight, bias]")
+    for number, tensor in enumerate(listed):
+        check_tensor(f"tensor {number}", tensor)
+        if tensor.dtype != listed[0].dtype:
             raise TypeError(
-                f"tensors of one bucket have one dtype: {tensors[0].dtype}, and tensor {number} {tensor.dtype}"
+                f"tensors of one bucket have one dtype: {listed[0].dtype}, and tensor {number} {tensor.dtype}"
             )
-        if not tensor.is_contiguous():
-            raise ValueError(f"tensor {number} is not contiguous: give its .contiguous()")
-        check_same_place(**{"tensor 0": tensors[0], f"tensor {number}": tensor})
-    return sum(tensor.numel() for tensor in tensors)
+        check_same_place(**{"tensor 0": listed[0], f"tensor {number}": tensor})
+    return listed, sum(tensor.numel() for tensor in listed)
 
 
 def _check_bucket(tensors: Sequence[Any], bucket: Any, elements: int, scale: float) -> None:
-    if bucket.dim() != 1 or not bucket.is_contiguous():
-        raise ValueError(f"a bucket is contiguous and has one dimension, not the shape {tuple(bucket.shape)}")
+    check_tensor("the bucket", bucket)
+    if bucket.dim() != 1:
+        raise ValueError(f"a bucket has one dimension, not the shape {tuple(bucket.shape)}: give bucket.view(-1)")
     if bucket.numel() < elements:
         raise ValueError(f"{elements} elements do not fit a bucket of {bucket.numel()}")
     if not tensors:

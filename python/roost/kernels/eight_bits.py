@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roost import libraries
-from roost.kernels.tensors import check_numbers, check_same_place, device_of, stream_of
+from roost.kernels.tensors import check_dtype, check_numbers, check_same_place, check_tensor, device_of, stream_of
 from roost.values import check_one_of
 
 __all__ = ["Quantised", "dequantise", "quantise"]
@@ -76,14 +76,14 @@ def dequantise(quantised: Quantised, out: Any = None, *, dtype: Any = None) -> A
         The numbers.
 
     Raises:
-        TypeError: another dtype.
+        TypeError: another dtype, or something else than `quantise` gave.
         ValueError: shapes or devices that do not belong together, or a format that is not known.
     """
     torch = libraries.torch()
-    codes, scales = quantised.codes, quantised.scales
-    check_one_of("dequantise's", "format", quantised.format, _FORMATS)
+    codes, scales = _codes_and_scales(quantised)
+    check_dtype("dequantise's", dtype)
     if out is None:
-        out = torch.empty(codes.shape, dtype=dtype or torch.float32, device=codes.device)
+        out = torch.empty(codes.shape, dtype=torch.float32 if dtype is None else dtype, device=codes.device)
     name = check_numbers("out", out)
     check_same_place(codes=codes, scales=scales, out=out)
     rows, columns = _rows(codes)
@@ -100,6 +100,24 @@ def dequantise(quantised: Quantised, out: Any = None, *, dtype: Any = None) -> A
         place = out.data_ptr(), name, rows, columns, columns
         kernels.quantise(place, (codes.data_ptr(), quantised.format), scales.data_ptr(), True, stream_of(out))
     return out
+
+
+def _codes_and_scales(quantised: object) -> tuple[Any, Any]:
+    """What it is made of, which somebody else may have put together."""
+    torch = libraries.torch()
+    if not isinstance(quantised, Quantised):
+        raise TypeError(
+            f"dequantise: {type(quantised).__name__} is not what quantise() gives: codes of your own go into "
+            "Quantised(codes, scales, format)"
+        )
+    check_one_of("dequantise's", "format", quantised.format, _FORMATS)
+    for name, tensor, dtype in (("codes", quantised.codes, torch.uint8), ("scales", quantised.scales, torch.float32)):
+        check_tensor(name, tensor)
+        if tensor.dtype != dtype:
+            raise TypeError(f"{name} is of {tensor.dtype}, and those of a Quantised are of {dtype}")
+    if not quantised.codes.dim():
+        raise ValueError("codes without a dimension have no rows: give codes.reshape(1)")
+    return quantised.codes, quantised.scales
 
 
 def _rows(tensor: Any) -> tuple[int, int]:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from roost import libraries
-from roost.kernels.tensors import check_formats, check_numbers, check_same_place, device_of, on_device, stream_of
+from roost.kernels.tensors import (
+    check_dtype,
+    check_formats,
+    check_numbers,
+    check_same_place,
+    device_of,
+    on_device,
+    stream_of,
+)
 from roost.values import check_finite
 
 __all__ = ["outer_step", "pseudo_gradient"]
@@ -28,8 +36,10 @@ def pseudo_gradient(outer: Any, local: Any, out: Any = None, *, dtype: Any = Non
         ValueError: shapes or devices that differ, or what is not contiguous.
     """
     torch = libraries.torch()
+    check_dtype("pseudo_gradient's", dtype)
     if out is None:
-        out = torch.empty_like(outer, dtype=dtype or torch.float32)
+        check_numbers("outer", outer, only_f32=True)
+        out = torch.empty_like(outer, dtype=torch.float32 if dtype is None else dtype)
     _check(outer=outer, local=local, out=out)
     kernels = device_of(outer)
     if kernels is None:
@@ -70,6 +80,7 @@ def outer_step(
     torch = libraries.torch()
     for name, value in (("learning_rate", learning_rate), ("momentum", momentum), ("share", share)):
         check_finite("outer_step", name, value)
+    learning_rate, momentum, share = float(learning_rate), float(momentum), float(share)
     _check(outer=outer, velocity=velocity, local=local, gradient=gradient)
     kernels = device_of(outer)
     if kernels is None:
@@ -85,7 +96,10 @@ def outer_step(
 
 
 def _check(**tensors: Any) -> None:
-    given = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    # Only a gradient may be left out.
+    given: dict[str, Any] = {
+        name: tensor for name, tensor in tensors.items() if tensor is not None or name != "gradient"
+    }
     formats = {
         name: check_numbers(name, tensor, only_f32=name in ("outer", "velocity")) for name, tensor in given.items()
     }

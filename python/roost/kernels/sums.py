@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from roost import libraries
 from roost._roost import host_checksum
-from roost.kernels.tensors import device_of, stream_of
+from roost.kernels.tensors import check_tensor, device_of, stream_of
 
 __all__ = ["checksum"]
 
@@ -24,13 +23,9 @@ def checksum(tensor: Any) -> int:
 
     Raises:
         TypeError: it is no tensor.
-        ValueError: it is not contiguous.
+        ValueError: it is not contiguous, or has no memory as it is (sparse, nested, a conjugated or negated view).
     """
-    torch = libraries.torch()
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"a {type(tensor).__name__} is no tensor")
-    if not tensor.is_contiguous():
-        raise ValueError("the tensor is not contiguous: give its .contiguous()")
+    check_tensor("checksum's tensor", tensor)
     size = tensor.numel() * tensor.element_size()
     kernels = device_of(tensor)
     if kernels is None:

@@ -10,7 +10,10 @@ from roost import gpus, libraries
 if TYPE_CHECKING:
     from roost._roost import DeviceKernels
 
-__all__ = ["check_formats", "check_numbers", "check_same_place", "device_of", "format_of", "on_device", "stream_of"]
+__all__ = [
+    "check_dtype", "check_formats", "check_numbers", "check_same_place", "check_tensor", "device_of", "format_of", "on_device",
+    "stream_of",
+]  # fmt: skip
 
 
 def format_of(tensor: Any) -> str | None:
@@ -20,23 +23,50 @@ def format_of(tensor: Any) -> str | None:
     return found
 
 
+def check_tensor(what: str, tensor: Any) -> None:
+    """Refuse what is no tensor whose elements lie in memory one behind the other, as they are.
+
+    Raises:
+        TypeError: it is no tensor.
+        ValueError: it is sparse or nested, not contiguous, or a conjugated or negated view.
+    """
+    torch = libraries.torch()
+    if not isinstance(tensor, torch.Tensor):
+        advice = ": give torch.from_numpy() of it" if type(tensor).__module__ == "numpy" else ""
+        raise TypeError(f"{what} is of the type {type(tensor).__name__}, not a tensor{advice}")
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        raise ValueError(f"{what} is sparse or nested: give tensors of plain memory, as .to_dense() makes")
+    if not tensor.is_contiguous():
+        raise ValueError(f"{what} is not contiguous: give its .contiguous()")
+    if tensor.is_conj() or tensor.is_neg():
+        raise ValueError(
+            f"{what} is a conjugated or negated view of its memory: give its .resolve_conj().resolve_neg()"
+        )
+
+
 def check_numbers(what: str, tensor: Any, *, only_f32: bool = False) -> str:
     """The format of a tensor that has to be contiguous and of numbers that the kernels know.
 
     Raises:
         TypeError: it is no tensor, or of another dtype.
-        ValueError: it is not contiguous.
+        ValueError: as `check_tensor`.
     """
-    torch = libraries.torch()
-    if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"{what} is a {type(tensor).__name__}, not a tensor")
+    check_tensor(what, tensor)
     name = format_of(tensor)
     if name is None or (only_f32 and name != "f32"):
         known = "torch.float32" if only_f32 else "torch.float32, torch.bfloat16 or torch.float16"
         raise TypeError(f"{what} is of {tensor.dtype}; convert it to {known} first")
-    if not tensor.is_contiguous():
-        raise ValueError(f"{what} is not contiguous: give {what}.contiguous()")
     return name
+
+
+def check_dtype(owner: str, dtype: Any) -> None:
+    """Refuse a dtype that is none; None leaves it to us.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if dtype is not None and not isinstance(dtype, libraries.torch().dtype):
+        raise TypeError(f"{owner} dtype={dtype!r} is no dtype: give one of torch's, such as torch.bfloat16")
 
 
 def check_formats(what: str, first: str, second: str) -> None:

@@ -10,6 +10,7 @@ from roost.rdma.buffer import Buffer, check_version
 from roost.rdma.layout import Layout, View
 from roost.rdma.lent import Lent, is_tensor, lend
 from roost.rdma.transfers import check_timeout, transfers
+from roost.values import check_flag
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,6 +133,7 @@ class Batch:
     ) -> Reply[R]:
         check_version(version)
         check_timeout(timeout)
+        check_flag("a batch's", "checksum", checksum, "whether both ends compute one")
         runtime = process.current() if not self._added else self._added[0].buffer._transfers()._runtime
         at_work = transfers(runtime)
         if not self._added:

@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from roost.rdma.transfers import Transfer, Transfers
     from roost.reply import Reply
 
-__all__ = ["Backend", "Buffer", "check_version", "empty"]
+__all__ = ["Backend", "Buffer", "check_new_version", "check_version", "empty"]
 
 Backend: TypeAlias = Literal["ibverbs", "same_host", "tcp"]
 
+# More bytes than a signed word counts are nowhere.
+_ADDRESSES = 1 << 63
 # Versions are counted in 64 bits.
 _VERSIONS = 1 << 64
 
@@ -43,6 +45,8 @@ def empty(nbytes: int) -> memoryview:
         MemoryError: there is not so much.
     """
     check_integer("roost.rdma.empty", "nbytes", nbytes, least=1)
+    if nbytes >= _ADDRESSES:
+        raise MemoryError(f"roost.rdma.empty: 2**{nbytes.bit_length() - 1} bytes or more are beyond any address")
     return memoryview(SharedMemory(nbytes))
 
 
@@ -201,7 +205,7 @@ class Buffer:
             RuntimeError: it is being updated already.
             ValueError: a version that is no number of 64 bits.
         """
-        check_version(version)
+        check_new_version(version)
         own, region = self._of_owner("update"), self._handle.region
         if region not in own.broken:
             own.engine.begin_update(region)
@@ -283,6 +287,17 @@ def check_version(version: int | None) -> None:
     check_integer("a buffer's", "version", version, least=0)
     if version >= _VERSIONS:
         raise ValueError(f"a buffer's version={version} does not fit into 64 bits")
+
+
+def check_new_version(version: int) -> None:
+    """Refuse what an update cannot make: none at all, too.
+
+    Raises:
+        TypeError: it is no whole number.
+        ValueError: it does not fit into 64 bits.
+    """
+    check_integer("a buffer's", "version", version, least=0)
+    check_version(version)
 
 
 def _nothing(_version: int | None) -> None:

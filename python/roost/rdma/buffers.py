@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from roost import process
 from roost.rdma.batch import Batch
-from roost.rdma.buffer import Buffer, check_version
+from roost.rdma.buffer import Buffer, check_new_version, check_version
 from roost.rdma.layout import Layout, View
 from roost.rdma.leaves import Leaf, Made, copy, leaves, of_dtype, places, rebuilt, storages
 from roost.rdma.lent import is_tensor
@@ -154,7 +154,7 @@ class Buffers:
     @contextmanager
     def update(self, *, version: int) -> Iterator[None]:
         """Write a new version of all of it, by its owner alone; see `Buffer.update`."""
-        check_version(version)
+        check_new_version(version)
         with ExitStack() as updates:
             for buffer in self._buffers:
                 updates.enter_context(buffer.update(version=version))

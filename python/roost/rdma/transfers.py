@@ -15,7 +15,7 @@ from roost._tasks import let_tasks_take
 from roost.errors import AuthenticationError, CallTimeoutError, PeerLostError, ProtocolError, Unavailable
 from roost.rdma.errors import BufferGone, VersionError
 from roost.reply import FailedReply, Reply
-from roost.values import check_finite, check_one_of
+from roost.values import check_finite, check_flag, check_one_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,14 +52,18 @@ def transfers(runtime: Runtime | None = None) -> Transfers:
     return runtime.transfers
 
 
+# Thirty years.
+_TIMEOUT_MOST_S = 1e9
+
+
 def check_timeout(timeout: float) -> None:
     """Refuse what is no time.
 
     Raises:
         TypeError: it is no number.
-        ValueError: it is not finite, or not above 0.
+        ValueError: it is not finite, not above 0, or longer than clocks count.
     """
-    check_finite("a transfer's", "timeout", timeout, above=0, instead="give seconds")
+    check_finite("a transfer's", "timeout", timeout, above=0, most=_TIMEOUT_MOST_S, instead="give seconds")
 
 
 class Transfer(Reply[R]):
@@ -159,6 +163,7 @@ class Transfers:
     ) -> Transfer[R]:
         """Read and write; all of it is checked, and nothing has begun when this raises."""
         check_timeout(timeout)
+        check_flag("a transfer's", "checksum", checksum, "whether both ends compute one")
         return self.begin(
             lambda number: self.engine.submit(number, parts, version, float(timeout), checksum, keep), then, slow
         )

@@ -281,6 +281,6 @@ pub(super) fn elements(name: &str) -> PyResult<DataType> {
     })
 }
 
-fn unknown(what: &str, name: &str) -> PyErr {
+pub(super) fn unknown(what: &str, name: &str) -> PyErr {
     PyValueError::new_err(format!("no {what} {name:?}"))
 }

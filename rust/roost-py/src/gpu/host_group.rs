@@ -2,9 +2,10 @@
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use roost_hip::host_group::{Begun, HostGroupError, Reduction};
+use pyo3::pybacked::PyBackedStr;
+use roost_hip::host_group::{Begun, HostGroupError, Purpose, Reduction, Verb};
 
-use super::group::{elements, reduced, tell};
+use super::group::{elements, reduced, tell, unknown};
 
 /// One rank's end of a group of ranks on one host.
 #[pyclass(frozen, module = "roost._roost")]
@@ -31,21 +32,26 @@ impl HostGroup {
         self.0.close_door();
     }
 
-    /// Reduces so many elements at an address in place. Whether that has ended; if it has not, `done` gets None or an error's
-    /// text, on another thread, when the memory is the caller's again.
-    fn all_reduce(
+    /// Reduces so many elements at an address in place, for the purpose of an operation: its verb, root and number. Whether that
+    /// has ended; if it has not, `done` gets None or an error's text, on another thread, when the memory is the caller's again.
+    fn reduce(
         &self,
-        address: usize,
-        count: usize,
-        kind: &str,
+        purpose: (PyBackedStr, u8, u32),
+        memory: (usize, usize, PyBackedStr),
         op: &str,
         done: Py<PyAny>,
     ) -> PyResult<bool> {
+        let ((name, root, number), (address, count, kind)) = (purpose, memory);
         let reduction = Reduction {
             address,
             count,
-            data_type: elements(kind)?,
+            data_type: elements(&kind)?,
             op: reduced(op)?,
+            purpose: Purpose {
+                verb: verb(&name)?,
+                root,
+                number,
+            },
         };
         let done = Box::new(move |outcome: Result<(), HostGroupError>| {
             tell(&done, (outcome.err().map(|error| error.to_string()),));
@@ -66,4 +72,14 @@ impl HostGroup {
     fn abort(&self, reason: &str) {
         self.0.abort(reason);
     }
+}
+
+fn verb(name: &str) -> PyResult<Verb> {
+    Ok(match name {
+        "all_reduce" => Verb::AllReduce,
+        "reduce" => Verb::Reduce,
+        "reduce_scatter" => Verb::ReduceScatter,
+        "barrier" => Verb::Barrier,
+        other => return Err(unknown("verb", other)),
+    })
 }
