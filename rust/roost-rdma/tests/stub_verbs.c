@@ -80,7 +80,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct { const char *name; long value; } settings[] = {
     {"devices", 1}, {"down", 0}, {"max_rd_atomic", 16}, {"max_qp_wr", 64}, {"hold", 0}, {"fail_in", -1}, {"fail_status", RETRY}, {"memlock", -1},
     {"mrs", 0}, {"qps", 0}, {"cqs", 0}, {"registered", 0}, {"dmabufs", 0}, {"dmabuf_offset", 0}, {"most_out", 0}, {"works0", 0}, {"works1", 0},
-    {"trickle", 0},
+    {"trickle", 0}, {"full", 0},
 };
 
 static long *setting(const char *name) {
@@ -186,7 +186,7 @@ static int post_send(struct qp *qp, struct wr *wr, struct wr **bad) {
     pthread_mutex_lock(&lock);
     for (; wr && !code; wr = wr->next) {
         if (qp->state < RTS) code = EINVAL;
-        else if (qp->out == qp->depth) code = ENOMEM;
+        else if (qp->out == qp->depth || *setting("full")) code = ENOMEM;
         if (code) { *bad = wr; break; }
         if (++qp->out > *setting("most_out")) *setting("most_out") = qp->out;
         if (*setting("hold") && qp->state == RTS) {

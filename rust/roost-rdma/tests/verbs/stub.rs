@@ -5,7 +5,7 @@ mod registering;
 
 use crate::bed::{Bed, PATIENCE, open, pattern, wait};
 use crate::{library, rules};
-use roost_rdma::verbs::{Event, Failure, Options, Verbs};
+use roost_rdma::verbs::{Event, Failure, Options, Path, Verbs};
 use roost_rdma::{Direction, Run};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::ffi::{CString, c_char, c_long, c_void};
@@ -20,7 +20,7 @@ struct Stub {
     _alone: MutexGuard<'static, ()>,
 }
 
-const DEFAULTS: [(&str, i64); 8] = [
+const DEFAULTS: [(&str, i64); 9] = [
     ("devices", 1),
     ("down", 0),
     ("max_rd_atomic", 16),
@@ -29,6 +29,7 @@ const DEFAULTS: [(&str, i64); 8] = [
     ("fail_in", -1),
     ("memlock", -1),
     ("most_out", 0),
+    ("full", 0),
 ];
 
 impl Stub {
@@ -191,6 +192,19 @@ fn few_requests_are_out_however_many_wait() {
     stub.set("hold", 0);
     assert_eq!(wait(&mut path, PATIENCE, 1), [Event::Done { id: 1 }]);
     assert_eq!(stub.get("most_out"), 8);
+}
+
+/// Else the path would wait for the answer to what was never asked, until somebody's time is out.
+#[test]
+fn a_first_request_that_finds_no_room_is_an_error_at_once() {
+    let stub = Stub::new(&[("full", 1)]);
+    let bed = stub.bed();
+    let (mut asking, offer) = Path::ask(&bed.asker, &bed.owner.card()).unwrap();
+    let (_serving, answer) = Path::serve(&bed.owner, &offer).unwrap();
+    let refused = asking.connect(&answer).unwrap_err().to_string();
+    assert!(refused.contains("takes fewer requests than it says"), "{refused}");
+    stub.set("full", 0);
+    bed.path();
 }
 
 /// One of four comes with its event before the look that follows, which takes both: the others need an event of their own.

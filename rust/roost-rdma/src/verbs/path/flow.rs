@@ -96,10 +96,7 @@ impl Path {
         }
         match error {
             Some(error) => Err(error),
-            None if count < works.len() => Err(Error::Path(format!(
-                "{} takes fewer requests than it says",
-                self.lanes[at].device.name()
-            ))),
+            None if count < works.len() => Err(too_few(&self.lanes[at])),
             None => Ok(true),
         }
     }
@@ -135,4 +132,12 @@ impl Lane {
     pub(super) fn serves(&self, direction: Direction, remote: &RemoteRegion) -> bool {
         (self.can_read || direction == Direction::Write) && remote.key(self.peer.device).is_some()
     }
+}
+
+/// A device had no room for what is within the depth that it has said.
+pub(super) fn too_few(lane: &Lane) -> Error {
+    Error::Path(format!(
+        "{} takes fewer requests than it says",
+        lane.device.name()
+    ))
 }

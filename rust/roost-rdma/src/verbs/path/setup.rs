@@ -1,5 +1,6 @@
 //! How a path comes to be: queue pairs of both sides, which learn of each other.
 
+use super::flow::too_few;
 use super::{LANES_PER_PAIR, Lane, Path, Sent, State};
 use crate::plan::Direction;
 use crate::verbs::Verbs;
@@ -164,7 +165,7 @@ impl Path {
     /// Connects with the owner's halves and asks each of them for an answer; `Event::Ready` or `Event::Broken` follows.
     ///
     /// # Errors
-    /// The answer does not fit the offer, or a device refuses it.
+    /// The answer does not fit the offer, or a device refuses it. The path is of no use then.
     pub fn connect(&mut self, answer: &[u8]) -> Result<(), Error> {
         let theirs = offer::decode_halves(answer)?;
         if theirs.len() != self.lanes.len() || self.state != State::Offered {
@@ -199,7 +200,10 @@ impl Path {
                 remote_key: 0,
             };
             // SAFETY: it names no memory.
-            unsafe { self.lanes[at].pair.post(&[work])? };
+            if unsafe { self.lanes[at].pair.post(&[work])? } == 0 {
+                // Nobody would answer what is on no queue, and the path would be waited for until its time is out.
+                return Err(too_few(&self.lanes[at]));
+            }
             self.lanes[at].requests_out += 1;
         }
         Ok(())
