@@ -7,7 +7,7 @@ import os
 import pickle
 import traceback
 from asyncio.exceptions import CancelledError
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from roost import _pickling
 from roost._definitions import closure, learn
@@ -16,7 +16,17 @@ from roost.errors import RemoteError
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["RemoteTraceback", "add_note", "dump_exception", "load_exception", "one_line", "tame", "traceback_text"]
+__all__ = [
+    "RemoteTraceback",
+    "add_note",
+    "as_text",
+    "dump_exception",
+    "load_exception",
+    "may_travel",
+    "one_line",
+    "tame",
+    "traceback_text",
+]
 
 _FRAMES_MAX = 100
 _CHAIN_MAX = 32  # causes that are kept as objects; the text has them all
@@ -129,9 +139,14 @@ def _next(error: BaseException) -> tuple[bool, BaseException | None]:
     return False, None if error.__suppress_context__ else error.__context__
 
 
+def may_travel(error: object) -> TypeGuard[Exception]:
+    """Whether it is an exception that disturbs nobody's loop: no end of a process, a task or an iterator."""
+    return isinstance(error, Exception) and not isinstance(error, (StopIteration, CancelledError))
+
+
 def _pickle(error: BaseException, names: dict[bytes, None]) -> bytes | None:
     """The exception pickled, when it comes back as what it was."""
-    if not isinstance(error, Exception) or isinstance(error, (StopIteration, CancelledError)):
+    if not may_travel(error):
         return None
     if type(error) in _SURE and not error.__dict__ and _PLAIN.issuperset(map(type, error.args)):
         payload = pickle.dumps(error, 5)
@@ -153,7 +168,8 @@ def _load(text: str, name: str, said: str, notes: list[str], pickled: bytes | No
     if pickled is not None:
         try:
             loaded = pickle.loads(pickled)
-            if isinstance(loaded, BaseException):
+            # Also of a member that sends what no other would.
+            if may_travel(loaded):
                 return loaded
         except BaseException as error:  # noqa: BLE001  (whatever a user's class does: the text is there)
             why = f"it arrives as text, since it could not be unpickled here: {type(error).__name__}: {_text(error)}"
@@ -191,8 +207,13 @@ def tame(error: BaseException) -> BaseException:
     try:
         _ = error.__class__
     except BaseException:  # noqa: BLE001  (a user's __getattribute__ may raise anything)
-        return RemoteError(_type_name(error), _text(error), traceback_text(error))
+        return as_text(error)
     return error
+
+
+def as_text(error: BaseException) -> RemoteError:
+    """What an exception says, without what it is; this never fails, whatever its class does."""
+    return RemoteError(_type_name(error), _text(error), traceback_text(error))
 
 
 def one_line(error: BaseException) -> str:

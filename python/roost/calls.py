@@ -8,11 +8,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from roost import serialize
-from roost._exceptions import add_note, traceback_text
+from roost._exceptions import add_note, as_text, may_travel
 from roost._roost import INLINE_BYTES_MAX
 from roost.bound import Each, least_loaded
 from roost.echoes import may_echo
-from roost.errors import ActorDied, MessageTooLargeError, RemoteError
+from roost.errors import ActorDied, MessageTooLargeError
 from roost.reply import Broadcast, Reply
 from roost.stops import death_error, lost_error, stopped_error
 
@@ -189,8 +189,12 @@ class Calls:
     # Answers that are not values -------------------------------------------------------------------------------------------
     def errored(self, sink: Sink, rank: int, payload: bytes) -> None:
         """An endpoint raised."""
-        note, dumped = pickle.loads(payload)
-        error = serialize.load_exception(dumped, note)
+        try:
+            note, dumped = pickle.loads(payload)
+            error = serialize.load_exception(dumped, note)
+        except BaseException as broken:  # noqa: BLE001 - whatever a member of the job sends, the call ends
+            self.unloadable(sink, rank, broken, "error that an endpoint raised")
+            return
         if may_echo(error):
             self.runtime.echoes.hold(sink, rank, error)
         else:
@@ -198,7 +202,12 @@ class Calls:
 
     def dropped(self, sink: Sink, rank: int, payload: bytes) -> None:
         """An actor did not take a message."""
-        self.fail(sink, rank, self._dropped(payload))
+        try:
+            error = self._dropped(payload)
+        except BaseException as broken:  # noqa: BLE001 - as above
+            self.unloadable(sink, rank, broken, "reason why an actor did not take a message")
+            return
+        self.fail(sink, rank, error)
 
     def _dropped(self, payload: bytes) -> BaseException:
         if not payload:
@@ -212,12 +221,14 @@ class Calls:
         error.__cause__ = unheard.original()
         return error
 
-    def unloadable(self, sink: Sink, rank: int, error: BaseException) -> None:
+    def unloadable(
+        self, sink: Sink, rank: int, error: BaseException, what: str = "value that an endpoint returned"
+    ) -> None:
         """A value arrived that does not unpickle here."""
-        if not isinstance(error, Exception):
+        if not may_travel(error):
             # It would end the caller, or pass for its own cancellation.
-            error = RemoteError(type(error).__name__, str(error), traceback_text(error))
-        add_note(error, "while the value that an endpoint returned was unpickled by its caller")
+            error = as_text(error)
+        add_note(error, f"while the {what} was unpickled by its caller")
         self.fail(sink, rank, error)
 
     def fail(self, sink: Sink, rank: int, error: BaseException) -> None:

@@ -8,7 +8,7 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 from roost import serialize
-from roost._exceptions import one_line, tame, traceback_text
+from roost._exceptions import as_text, one_line, tame, traceback_text
 from roost.context import handling
 from roost.errors import CallTimeoutError, RemoteError
 
@@ -232,6 +232,9 @@ class Runner:
     def raised(self, message: Message, error: BaseException) -> None:
         """Answer a message whose endpoint raised; without a caller the error fails the actor."""
         error = tame(error)
+        if not message.loaded and not isinstance(error, Exception | asyncio.CancelledError):
+            # Its endpoint has not begun: who sent these arguments ends nothing here.
+            error = as_text(error)
         if isinstance(error, SystemExit):
             self._exit(error)
             return

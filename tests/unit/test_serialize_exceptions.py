@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pickle
 import threading
 import traceback
 
@@ -199,6 +200,13 @@ def test_what_would_disturb_the_receivers_loop_arrives_as_text(error):
     back = there_and_back(raised(error))
     assert type(back) is RemoteError
     assert back.type.endswith(type(error).__name__)
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, StopIteration, asyncio.CancelledError])
+def test_what_no_other_member_would_send_arrives_as_text(kind):
+    link = (True, kind.__name__, "from afar", [], pickle.dumps(kind("from afar"), 5))
+    loaded = serialize.load_exception(pickle.dumps((b"", pickle.dumps(("a traceback", [link]), 5)), 5))
+    assert (type(loaded), loaded.type, loaded.traceback) == (RemoteError, kind.__name__, "a traceback")
 
 
 def test_groups():

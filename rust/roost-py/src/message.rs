@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use roost_core::id::{MeshId, ProcId};
 use roost_core::wire::{ChainBuffer, ChainLink, ReplyStatus};
 
@@ -101,6 +101,29 @@ impl Mail {
 
 /// Arguments and keywords.
 type Opened<'py> = (Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
+/// What a caller has packed: a tuple, or with keywords a list of that and a dict. Of anything else no endpoint is called: it
+/// would be that endpoint's error.
+fn opened(value: Bound<'_, PyAny>) -> PyResult<Opened<'_>> {
+    if value.is_exact_instance_of::<PyTuple>() {
+        return Ok((value, None));
+    }
+    if let Ok(pair) = value.cast_exact::<PyList>()
+        && pair.len() == 2
+    {
+        let (args, kwargs) = (pair.get_item(0)?, pair.get_item(1)?);
+        let is_named = kwargs
+            .cast_exact::<PyDict>()
+            .is_ok_and(|named| named.iter().all(|(name, _)| name.is_instance_of::<PyString>()));
+        if is_named && args.is_exact_instance_of::<PyTuple>() {
+            return Ok((args, Some(kwargs)));
+        }
+    }
+    Err(PyTypeError::new_err(format!(
+        "its sender has packed a {} where arguments belong",
+        value.get_type().name()?
+    )))
+}
+
 /// A function, its arguments and its keywords.
 pub(crate) type Quick<'py> = (Py<PyAny>, Bound<'py, PyAny>, Option<Bound<'py, PyAny>>);
 
@@ -213,12 +236,9 @@ impl Message {
     fn open<'py>(&self, py: Python<'py>) -> PyResult<Opened<'py>> {
         let cell = self.cell.get();
         let value = self.mail.payload.load(py, cell.node.get().hooks()?)?;
+        let opened = opened(value)?;
         self.loaded.store(true, Ordering::Relaxed);
-        if value.is_exact_instance_of::<PyTuple>() {
-            return Ok((value, None));
-        }
-        // With keywords it is a list of the tuple and the dict.
-        Ok((value.get_item(0)?, Some(value.get_item(1)?)))
+        Ok(opened)
     }
 
     /// Answer with a value. A value that cannot be sent raises, and the message is still to be answered.
