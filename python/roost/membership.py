@@ -224,12 +224,20 @@ class Members:
             # Nothing on it can be reached from here: its policy may start it anew, or its owner hears why.
             runtime.control.kill([proc], reason)
             return
-        failure = ended or self._failure(proc, 0, {"kind": "lost", "origin": "roost", "reason": reason})
+        failure = ended or self._failure(
+            proc, 0, {"kind": "lost", "origin": "roost", "reason": self._between_hosts(proc, reason)}
+        )
         self._lose(proc, runtime.node.incarnation_of(proc), None, failure, again=False, gone=ended is not None)
         if ended is None:
             # The next message asks for a connection again.
             runtime.node.revive(proc, False)
             self._tell_tenants(proc, "failed", failure, down=False)
+
+    def _between_hosts(self, proc: int, reason: str) -> str:
+        """Why there is no connection to a proc, with the two hosts where they are two."""
+        host, name = self.host_of(proc)
+        own = self._runtime
+        return reason if host in (None, own.host_id) else f"between {own.host} and {name}: {reason}"
 
     def _on_far_connected(self, proc: int, incarnation: int, lane: Any, slot: int | None) -> None:
         self._runtime.node.adopt_far(proc, incarnation, lane, slot)

@@ -93,6 +93,7 @@ async def _live(spec: dict[str, Any], control: Control, data_fd: int | None, sta
     process.install(runtime)
     stopping = open_proc(runtime, spec, started_page_fd)
     control.watch_loop(runtime.config.stall_s, _STACK_SIGNAL)
+    control.expect_silence(runtime.config.verdict_s)
     control.show(runtime.node)
     runtime.members.hear(notices)
     if not await begin(runtime, spec, data_fd):

@@ -64,7 +64,8 @@ pub fn batches<T>(all: Vec<T>, bytes: impl Fn(&T) -> usize) -> Vec<Vec<T>> {
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Relay {
-    /// Where the last carriers came from, the newest last.
+    /// Where the last carriers came from, the newest last. Their numbers are those of one root: a host works for one driver at a
+    /// time, with a relay of its own for each, and procs begin no carriers.
     ways: VecDeque<(u64, Way)>,
     /// Answers that are ready, by carrier.
     ready: BTreeMap<u64, Vec<Parcel>>,

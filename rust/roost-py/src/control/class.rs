@@ -260,6 +260,12 @@ impl Control {
         self.command(Command::Watch { after_ns, signal })
     }
 
+    /// After so much silence the driver gives another host up: how long this proc tries to reach one follows from that.
+    fn expect_silence(&self, verdict_s: f64) -> PyResult<()> {
+        self.check_process()?;
+        self.command(Command::Silence(nanoseconds(verdict_s)?))
+    }
+
     /// This proc cannot start, and ends now.
     fn start_failed(&self, text: String) -> PyResult<()> {
         self.say(ToAgent::StartFailed { reason: text })

@@ -9,6 +9,7 @@ use std::process;
 
 use roost_core::control::{ToAgent, ToClient};
 use roost_core::id::ProcId;
+use roost_core::limits::SILENCE_NS;
 use roost_core::trust::Credentials;
 use roost_core::wire::Hello;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -53,6 +54,8 @@ pub(super) struct Client {
     /// The actors of this process.
     board: Option<Board>,
     own: Hello,
+    /// The silence after which the driver gives another host up.
+    silence_ns: u64,
     /// Its data lanes to other hosts, once it has any.
     far: Option<FarLanes>,
     /// Where links to memory go, once this process has to do with any.
@@ -103,6 +106,7 @@ impl Client {
             stall: None,
             board: None,
             own,
+            silence_ns: SILENCE_NS,
             far: None,
             links: None,
         }
@@ -231,7 +235,7 @@ impl Client {
             match news {
                 LaneNews::Ready(ready) => self.door.push_lane(*ready),
                 LaneNews::GivenUp { proc, reason } => {
-                    let told = format!("does not reach it: {reason}");
+                    let told = format!("is on a host that does not reach this one: {reason}");
                     self.lane_lost(proc, reason, told);
                 }
                 LaneNews::Link(made) => {
@@ -318,7 +322,7 @@ impl Client {
 
     fn open_far(&mut self, credentials: &Credentials) -> Result<(), String> {
         if self.far.is_none() {
-            let far = FarLanes::new(self.own).map_err(|error| error.to_string())?;
+            let far = FarLanes::new(self.own, self.silence_ns).map_err(|error| error.to_string())?;
             epoll::add(
                 &self.epoll,
                 far.descriptor(),
@@ -391,6 +395,12 @@ impl Client {
                 Command::Watch { after_ns, signal } => {
                     if let Some(stacks) = self.stacks.take() {
                         self.stall = Some(Stall::new(after_ns, signal, stacks));
+                    }
+                }
+                Command::Silence(silence_ns) => {
+                    self.silence_ns = silence_ns;
+                    if let Some(far) = &mut self.far {
+                        far.set_silence(silence_ns);
                     }
                 }
                 Command::Show(board) => self.board = Some(board),

@@ -392,7 +392,7 @@ impl Host {
                     });
                 }
                 // The driver is nobody's proc: whoever asks it something sees by itself that it does not answer.
-                Command::Watch { .. } | Command::Show(_) => {}
+                Command::Watch { .. } | Command::Silence(_) | Command::Show(_) => {}
                 Command::Links(end) => self.links = descriptor.map(|socket| LinkDoor::new(end, socket)),
                 Command::Redial(proc) => self.redial(proc),
                 Command::Post(letters) => self.begin_carriers(letters),

@@ -28,6 +28,8 @@ pub(super) enum Command {
     Message(ToAgent, HasDescriptor),
     /// Tell the agent when Python's loop has not moved for this long; the signal has Python write down its stack.
     Watch { after_ns: u64, signal: i32 },
+    /// After so much silence the driver gives another host up.
+    Silence(u64),
     /// Where the actors of this process are to be seen.
     Show(Board),
     /// Where links to memory go; the socket for them lies in the hand-over socket.

@@ -117,7 +117,8 @@ impl Root {
     /// The driver's own lanes to other hosts.
     fn far(&mut self, set: &OwnedFd) -> Result<&mut FarLanes, String> {
         if self.far.is_none() {
-            let mut far = FarLanes::new(self.terms.own).map_err(|error| error.to_string())?;
+            let mut far =
+                FarLanes::new(self.terms.own, self.terms.pulse.1).map_err(|error| error.to_string())?;
             far.set_credentials(&self.credentials()?)
                 .map_err(|error| error.to_string())?;
             epoll::add(set, far.descriptor(), EventData::new_u64(FAR), EventFlags::IN)

@@ -87,8 +87,9 @@ enum Way {
         /// When to try next.
         retry_at_ns: Option<u64>,
         tries: u32,
-        /// Since when it has not been reached, and whether that was told.
+        /// Since when there is no connection, and since when nothing that listens has been found there.
         since_ns: u64,
+        unreached_since_ns: u64,
     },
     Accepts,
 }
@@ -120,13 +121,15 @@ pub(crate) struct FarLanes {
     /// Those that wait for their turn to be called; and some that wait no more.
     queue: VecDeque<ProcId>,
     early: Vec<Early>,
+    /// The silence after which the root gives another host up.
+    silence_ns: u64,
     jitter: u64,
     news: Vec<News>,
 }
 
 impl FarLanes {
-    /// Of the process that this hello names.
-    pub(crate) fn new(own: Hello) -> Result<Self, rustix::io::Errno> {
+    /// Of the process that this hello names, in a job whose root gives a host up after so much silence.
+    pub(crate) fn new(own: Hello, silence_ns: u64) -> Result<Self, rustix::io::Errno> {
         Ok(Self {
             jitter: own.proc.get() | 1,
             own,
@@ -138,8 +141,14 @@ impl FarLanes {
             called: HashMap::new(),
             queue: VecDeque::new(),
             early: Vec::new(),
+            silence_ns,
             news: Vec::new(),
         })
+    }
+
+    /// After so much silence the root gives another host up.
+    pub(crate) fn set_silence(&mut self, silence_ns: u64) {
+        self.silence_ns = silence_ns;
     }
 
     /// What connections prove themselves with.
@@ -259,7 +268,8 @@ impl FarLanes {
                             hello.proc
                         )));
                     }
-                    Outcome::Failed(Failed::Unreachable(_) | Failed::Silent(_) | Failed::Closed(_)) => {}
+                    // It went away by itself.
+                    Outcome::Failed(_) => {}
                 }
             }
         }

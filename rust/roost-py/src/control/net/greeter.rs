@@ -55,6 +55,9 @@ pub(crate) enum Failed {
     /// The system there says that nobody listens.
     #[error("{0}")]
     Closed(String),
+    /// Somebody took the connection, and it ended, or came to nothing in its time, before either had proved itself.
+    #[error("{0}")]
+    Broken(String),
     /// What answered is not of our version, or not Roost.
     #[error(transparent)]
     Answer(#[from] AnswerError),
@@ -63,11 +66,18 @@ pub(crate) enum Failed {
     Trust(TrustError),
 }
 
+impl Failed {
+    /// Whether nothing that listens was found there.
+    pub(super) fn is_unreached(&self) -> bool {
+        matches!(self, Self::Unreachable(_) | Self::Silent(_) | Self::Closed(_))
+    }
+}
+
 impl From<TrustError> for Failed {
     /// A peer that went away in the middle has refused nobody.
     fn from(error: TrustError) -> Self {
         match error {
-            TrustError::Io(_) | TrustError::Closed { .. } => Self::Unreachable(error.to_string()),
+            TrustError::Io(_) | TrustError::Closed { .. } => Self::Broken(error.to_string()),
             error => Self::Trust(error),
         }
     }
@@ -282,13 +292,7 @@ impl Greeter {
     /// Try the next address of one that was not reached; anything else is an answer.
     fn fail(&mut self, now_ns: u64, number: u64, mut making: Making, failed: Failed) -> Option<Outcome> {
         let _ = epoll::delete(&self.epoll, &making.socket);
-        if !matches!(
-            (&making.stage, &failed),
-            (
-                Stage::Connecting,
-                Failed::Unreachable(_) | Failed::Silent(_) | Failed::Closed(_)
-            )
-        ) {
+        if !failed.is_unreached() {
             return Some(Outcome::Failed(failed));
         }
         note(&mut making.failed, failed);
@@ -366,10 +370,10 @@ impl Making {
                 }
                 Stage::Answer { bytes, filled } => {
                     match Raw(self.socket.as_fd()).read(&mut bytes[*filled..]) {
-                        Ok(0) => return Err(self.unreachable(&io::ErrorKind::UnexpectedEof.into())),
+                        Ok(0) => return Err(self.broken(&io::ErrorKind::UnexpectedEof.into())),
                         Ok(count) => *filled += count,
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                        Err(error) => return Err(self.unreachable(&error)),
+                        Err(error) => return Err(self.broken(&error)),
                     }
                     if *filled == bytes.len() {
                         Answer::decode(bytes, version)?;
@@ -414,6 +418,13 @@ impl Making {
         }
     }
 
+    fn broken(&self, error: &io::Error) -> Failed {
+        Failed::Broken(match &self.address {
+            Some(address) => format!("{address}: {error}"),
+            None => error.to_string(),
+        })
+    }
+
     fn too_late(&self) -> Failed {
         let seconds = HANDSHAKE_NS / 1_000_000_000;
         let text = match self.stage {
@@ -433,6 +444,6 @@ impl Making {
             }
             Stage::Proof => format!("the handshake was not finished within {seconds} s"),
         };
-        self.unreachable(&io::Error::new(io::ErrorKind::TimedOut, text))
+        self.broken(&io::Error::new(io::ErrorKind::TimedOut, text))
     }
 }

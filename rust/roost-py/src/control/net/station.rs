@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
 
 use super::address::{Address, settle};
-use super::greeter::{Attempt, Failed, Greeter, HANDSHAKE_NS, Outcome};
+use super::greeter::{Attempt, Greeter, HANDSHAKE_NS, Outcome};
 use super::records::Records;
 use super::stream::{Raw, Stream};
 use super::turn;
@@ -355,10 +355,6 @@ impl Station {
             Outcome::Made(stream, _) => {
                 self.remember(from);
                 self.greet(now_ns, from, stream)
-            }
-            // It went away by itself.
-            Outcome::Failed(Failed::Unreachable(text) | Failed::Silent(text) | Failed::Closed(text)) => {
-                Some(self.failed(now_ns, from, &text))
             }
             Outcome::Failed(failed) => Some(self.failed(now_ns, from, &failed.to_string())),
         }

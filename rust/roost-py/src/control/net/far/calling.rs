@@ -1,5 +1,7 @@
 //! Dialling procs of other hosts, again where that failed, so many at once.
 
+use std::time::Duration;
+
 use roost_core::id::{HostId, Incarnation, ProcId};
 use roost_core::wire::Hello;
 
@@ -7,8 +9,12 @@ use super::{Dialled, FarLanes, News, Peer, Way};
 use crate::control::net::address::Address;
 use crate::control::net::greeter::{Failed, Outcome, RECONNECT_NS, retry_pause_ns};
 
-/// A peer that the root sees and that is not reached from here for so long is given up by this process.
-const UNREACHABLE_NS: u64 = 30_000_000_000;
+/// A peer whose host the root sees, and where nothing that listens has been found from here, is given up so much later than
+/// the root would give that host up: where it does, its loss is what is to be heard.
+const BEYOND_SILENCE_NS: u64 = 2_000_000_000;
+
+/// Where somebody takes connections and none is made, a busy machine may be slow.
+const UNMADE_NS: u64 = 30_000_000_000;
 
 /// Connections that are made at once. All others wait for their turn: a thousand handshakes side by side would all be late on a
 /// busy machine, and all would begin again.
@@ -33,6 +39,7 @@ impl FarLanes {
             retry_at_ns: None,
             tries: 0,
             since_ns: now_ns,
+            unreached_since_ns: now_ns,
         };
         self.peers.insert(
             proc,
@@ -58,13 +65,14 @@ impl FarLanes {
             retry_at_ns,
             tries,
             since_ns,
+            unreached_since_ns,
             ..
         } = &mut peer.way
         else {
             return false;
         };
         if attempt.is_none() && !*queued && retry_at_ns.is_none() {
-            (*tries, *since_ns) = (0, now_ns);
+            (*tries, *since_ns, *unreached_since_ns) = (0, now_ns, now_ns);
             self.call(now_ns, proc);
         }
         true
@@ -84,6 +92,7 @@ impl FarLanes {
                     Way::Dials {
                         queued: queued @ true,
                         since_ns,
+                        unreached_since_ns,
                         tries,
                         ..
                     },
@@ -92,7 +101,7 @@ impl FarLanes {
             {
                 *queued = false;
                 if *tries == 0 {
-                    *since_ns = now_ns;
+                    (*since_ns, *unreached_since_ns) = (now_ns, now_ns);
                 }
                 self.call(now_ns, proc);
             }
@@ -151,6 +160,7 @@ impl FarLanes {
 
     /// A call has come to an end.
     pub(super) fn answered(&mut self, now_ns: u64, proc: ProcId, outcome: Outcome) {
+        let silence_ns = self.silence_ns;
         let Some(peer) = self.peers.get_mut(&proc) else {
             return;
         };
@@ -159,6 +169,7 @@ impl FarLanes {
             retry_at_ns,
             tries,
             since_ns,
+            unreached_since_ns,
             connections,
             ..
         } = &mut peer.way
@@ -173,9 +184,19 @@ impl FarLanes {
                 self.news.push(peer.ready(proc, stream, connection));
             }
             Outcome::Failed(failed) => {
+                if !failed.is_unreached() {
+                    *unreached_since_ns = now_ns;
+                }
+                let [unmade_ns, unreached_ns] =
+                    [*since_ns, *unreached_since_ns].map(|since_ns| now_ns.saturating_sub(since_ns));
+                let patience_ns = silence_ns.saturating_add(BEYOND_SILENCE_NS);
                 // Also where no proof was accepted: somebody in between may have changed it, and both are of one job.
-                if now_ns.saturating_sub(*since_ns) >= UNREACHABLE_NS {
-                    let reason = format!("it is not reached from here: {failed}");
+                if unreached_ns >= patience_ns || unmade_ns >= patience_ns.max(UNMADE_NS) {
+                    let reason = format!(
+                        "not reached for {:.0} s at {failed}; the driver reaches both hosts: does something between them, as a \
+                         firewall, keep them apart, or is that no address for each other (--advertise)?",
+                        Duration::from_nanos(unmade_ns).as_secs_f64()
+                    );
                     self.peers.remove(&proc);
                     self.news.push(News::GivenUp { proc, reason });
                     return;

@@ -275,6 +275,7 @@ fn why(failed: &Failed) -> Why {
         Failed::Unreachable(_)
         | Failed::Silent(_)
         | Failed::Closed(_)
+        | Failed::Broken(_)
         | Failed::Answer(AnswerError::Refused(Refusal::Crowded)) => Why::Unreachable,
         Failed::Trust(_) | Failed::Answer(AnswerError::Refused(Refusal::Delayed)) => Why::Authentication,
         Failed::Answer(
