@@ -332,6 +332,21 @@ class TestAgents:
             async with roost.attach([f"unix:{path}"], key_file=key) as hosts, hosts.spawn_procs() as procs:
                 assert await procs.spawn("worker", Worker).slice(hosts=0).add.call_one(1) == 11
 
+    def test_the_socket_of_an_agent_that_was_killed_is_taken_over_and_no_other_file(self, tmp_path):
+        path = tmp_path / "socket"
+        first = Agent("--listen", f"unix:{path}")
+        assert first.line.startswith("listening on ")
+        status, _, said = Agent("--listen", f"unix:{path}").end()
+        assert (status, f"cannot listen on unix:{path}" in said) == (4, True)
+        first.end(signal.SIGKILL)
+        second = Agent("--listen", f"unix:{path}")
+        assert second.line.startswith("listening on ")
+        second.end(signal.SIGTERM)
+        path.unlink()
+        path.write_text("somebody's")
+        assert Agent("--listen", f"unix:{path}").end()[0] == 4
+        assert path.read_text() == "somebody's"
+
     @on_a_loop
     async def test_of_a_name_with_several_numbers_the_one_counts_that_has_answered(self, tmp_path, monkeypatch):
         """Others meet where that one leads."""

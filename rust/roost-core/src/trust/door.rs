@@ -51,6 +51,8 @@ pub struct Door {
     tls: Option<(Arc<ClientConfig>, Arc<ServerConfig>)>,
     /// Names in certificates are checked.
     named: bool,
+    /// There is nothing to prove.
+    open: bool,
 }
 
 impl Door {
@@ -72,7 +74,13 @@ impl Door {
             key: hmac::Key::new(hmac::HMAC_SHA256, key),
             tls,
             named: config.pki.is_some(),
+            open: config.key.is_none() && config.pki.is_none(),
         })
+    }
+
+    /// Whether there is neither a key nor a PKI: whoever is let through to here has nothing to prove.
+    pub fn is_open(&self) -> bool {
+        self.open
     }
 
     /// Begins a control connection. The preamble is what this side has sent in clear; the name is the host's, as it was

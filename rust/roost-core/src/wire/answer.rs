@@ -23,6 +23,9 @@ pub enum Refusal {
     /// From that address came too many that did not prove themselves.
     #[error("too many attempts from this address have failed; wait ten seconds")]
     Delayed = 5,
+    /// It has no key, and takes in its own user alone.
+    #[error("it is another user's, who has given it no key: it takes in nobody else")]
+    OtherUser = 6,
 }
 
 impl Refusal {
@@ -32,6 +35,7 @@ impl Refusal {
             2 => Self::OtherJob,
             3 => Self::NoProc,
             5 => Self::Delayed,
+            6 => Self::OtherUser,
             // A later version may have reasons that we do not know.
             _ => Self::Crowded,
         }

@@ -5,6 +5,7 @@
 //! | `address` | where a host listens |
 //! | `greeter` | connections that are being made: connect, preamble, answer, proof |
 //! | `station` | where a host's agent is called, and what a stranger may cost |
+//! | `neighbour` | whose process of this machine is at the other end, where there is no key to tell |
 //! | `remotes` | the hosts of a job, as its root has them |
 //! | `uplink` | the root, as a host has it |
 //! | `edges` | other hosts' agents, as one has them: the tree of hosts |
@@ -17,6 +18,7 @@ mod edges;
 mod far;
 mod greeter;
 mod line;
+mod neighbour;
 mod records;
 mod remotes;
 mod station;

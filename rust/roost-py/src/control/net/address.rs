@@ -1,12 +1,15 @@
 //! Where a host listens, and sockets to there.
 
 use std::fmt;
+use std::fs;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
 use rustix::net::sockopt::{
     set_ipv6_v6only, set_socket_keepalive, set_socket_reuseaddr, set_tcp_keepidle, set_tcp_keepintvl,
@@ -84,7 +87,12 @@ impl Address {
                 }
                 bind(&socket, address)?;
             }
-            Self::Unix(path) => bind(&socket, &SocketAddrUnix::new(path.as_path())?)?,
+            Self::Unix(path) => {
+                self.clear(path)?;
+                // The file gets what the socket has, less what the umask takes away: for its user alone, from the first moment.
+                fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+                bind(&socket, &SocketAddrUnix::new(path.as_path())?)?;
+            }
         }
         listen(&socket, BACKLOG)?;
         let own = match self {
@@ -92,6 +100,20 @@ impl Address {
             Self::Unix(_) => self.clone(),
         };
         Ok((socket, own))
+    }
+
+    /// Take away the socket of an agent that has ended.
+    fn clear(&self, path: &Path) -> Result<(), Errno> {
+        let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+        let nobody_listens = || {
+            let dialled = SocketAddrUnix::new(path).and_then(|at| connect(self.socket()?, &at));
+            dialled == Err(Errno::CONNREFUSED)
+        };
+        if is_socket && nobody_listens() {
+            fs::remove_file(path)
+                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::ADDRINUSE))?;
+        }
+        Ok(())
     }
 
     fn socket(&self) -> Result<OwnedFd, Errno> {

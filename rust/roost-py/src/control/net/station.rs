@@ -18,6 +18,7 @@ use rustix::net::{SocketFlags, acceptfrom_with};
 
 use super::address::{Address, settle};
 use super::greeter::{Attempt, Greeter, HANDSHAKE_NS, Outcome};
+use super::neighbour;
 use super::records::Records;
 use super::stream::{Raw, Stream};
 use super::turn;
@@ -225,10 +226,8 @@ impl Station {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match acceptfrom_with(&self.listener, flags) {
                 Ok((socket, from)) => {
-                    let from = from
-                        .and_then(|from| SocketAddr::try_from(from).ok())
-                        .map(|from| from.ip().to_canonical());
-                    self.meet(now_ns, socket, from);
+                    let from = from.and_then(|from| SocketAddr::try_from(from).ok());
+                    calls.extend(self.meet(now_ns, socket, from));
                 }
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::AGAIN) => return,
@@ -251,8 +250,21 @@ impl Station {
         }
     }
 
-    fn meet(&mut self, now_ns: u64, socket: OwnedFd, from: Option<IpAddr>) {
+    fn meet(&mut self, now_ns: u64, socket: OwnedFd, from: Option<SocketAddr>) -> Option<Call> {
         settle(&socket);
+        if self.door.is_open() {
+            let user = neighbour::caller(socket.as_fd(), from);
+            if !user.is_some_and(neighbour::is_own) {
+                self.answer(&socket, Some(Refusal::OtherUser));
+                // Who has gone already is not worth a word. And it counts for no address: the agent's own user has the same.
+                return user.map(|user| {
+                    Call::Failed(format!(
+                        "user {user} was refused: without a key its own alone is let in"
+                    ))
+                });
+            }
+        }
+        let from = from.map(|from| from.ip().to_canonical());
         let refusal = if from.is_some_and(|from| self.is_delayed(now_ns, from)) {
             Some(Refusal::Delayed)
         } else if self.strangers.len() + self.greeter.len() >= STRANGERS_MAX && !self.make_room() {
@@ -261,7 +273,8 @@ impl Station {
             None
         };
         if let Some(refusal) = refusal {
-            return self.answer(&socket, Some(refusal));
+            self.answer(&socket, Some(refusal));
+            return None;
         }
         let number = self.next;
         self.next += 1;
@@ -279,6 +292,7 @@ impl Station {
                 },
             );
         }
+        None
     }
 
     /// Let go of who has said too little for the longest. Who means it says all at once: a crowd of silent strangers must not

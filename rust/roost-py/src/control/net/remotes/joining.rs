@@ -1,6 +1,7 @@
 //! From a connection that was made to a host that works for the job: its greeting, our claim, its verdict.
 
 use std::collections::HashSet;
+use std::os::fd::AsFd;
 
 use roost_core::id::JobId;
 use roost_core::trunk::pulse::Pulse;
@@ -12,8 +13,13 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use super::super::address::Address;
 use super::super::greeter::{Failed, HANDSHAKE_NS, Outcome};
 use super::super::line::Line;
+use super::super::neighbour;
 use super::super::records::Records;
 use super::{Joined, News, Remote, Remotes, State, Why};
+
+/// What joins a job is given what its members know each other by.
+const OTHER_USER: &str = "another user's process listens there, and without a key nothing tells whether it is the host: give both \
+                          ends one, see `python -m roost key`";
 
 impl Remotes {
     pub(super) fn answered(&mut self, now_ns: u64, number: u64, outcome: Outcome) {
@@ -21,6 +27,18 @@ impl Remotes {
             return;
         };
         match outcome {
+            Outcome::Made(stream, address)
+                if remote.wanted.door.is_open()
+                    && !address
+                        .as_ref()
+                        .is_some_and(|at| neighbour::is_own_listener(stream.socket.as_fd(), at)) =>
+            {
+                if remote.joined.is_some() {
+                    self.lose(number, OTHER_USER);
+                } else {
+                    self.refused(number, Why::Authentication, OTHER_USER.to_owned());
+                }
+            }
             Outcome::Made(stream, address) => {
                 let added = epoll::add(
                     &self.epoll,
@@ -277,7 +295,9 @@ fn why(failed: &Failed) -> Why {
         | Failed::Closed(_)
         | Failed::Broken(_)
         | Failed::Answer(AnswerError::Refused(Refusal::Crowded)) => Why::Unreachable,
-        Failed::Trust(_) | Failed::Answer(AnswerError::Refused(Refusal::Delayed)) => Why::Authentication,
+        Failed::Trust(_) | Failed::Answer(AnswerError::Refused(Refusal::Delayed | Refusal::OtherUser)) => {
+            Why::Authentication
+        }
         Failed::Answer(
             AnswerError::Hello(HelloError::VersionMismatch { .. }) | AnswerError::Refused(Refusal::Version),
         ) => Why::Version,
