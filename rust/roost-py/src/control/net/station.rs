@@ -1,39 +1,35 @@
 //! Where other hosts call: the listener of a host's agent, and what a stranger may cost.
 //!
-//! Of a stranger exactly 64 bytes are read. Who calls the agent itself proves itself to it; who calls a proc is handed to
-//! that proc, which lets it prove itself.
+//! Of a stranger exactly 64 bytes are read. Who calls the agent itself proves itself to it, and says what it wants (`claiming`), or
+//! has to wait when it failed too often (`delays`); who calls a proc is handed to that proc, which lets it prove itself.
 
-use std::collections::{HashMap, VecDeque};
+mod claiming;
+mod delays;
+
+use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use roost_core::id::{Incarnation, JobId};
-use roost_core::trunk::{Claim, Greeting, Verdict, write_record};
+use roost_core::trunk::Greeting;
 use roost_core::trust::Door;
 use roost_core::wire::{Answer, Hello, HelloError, Refusal, Version};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
 
+pub(crate) use self::claiming::Claimed;
+use self::claiming::Claiming;
+use self::delays::Delays;
 use super::address::{Address, settle};
 use super::greeter::{Attempt, Greeter, HANDSHAKE_NS, Outcome};
 use super::neighbour;
-use super::records::Records;
-use super::stream::{Raw, Stream};
+use super::stream::Raw;
 use super::turn;
 
 /// Connections that have not proved themselves, all together.
 const STRANGERS_MAX: usize = 256;
-
-/// After so many failed proofs within `FAILURES_NS` an address waits `DELAY_NS`.
-const FAILURES_MAX: usize = 5;
-const FAILURES_NS: u64 = 60_000_000_000;
-const DELAY_NS: u64 = 10_000_000_000;
-/// Addresses from which roots called that have proved themselves, the latest.
-const PROVEN_MAX: usize = 16;
-/// Addresses whose failures are remembered.
-const ADDRESSES_MAX: usize = 1_024;
 
 /// Connections taken at once: who calls faster than they are refused must not hold up everything else.
 const TAKEN_MAX: usize = 256;
@@ -63,37 +59,6 @@ pub(crate) struct Lane {
     pub(crate) hello: Hello,
 }
 
-/// The root of a job wants this host to work for it.
-#[derive(Debug)]
-pub(crate) struct Claimed {
-    pub(crate) claim: Claim,
-    records: Records,
-    pub(crate) from: String,
-}
-
-impl Claimed {
-    /// Say what this host makes of it, and go on with the connection and the bytes behind the claim.
-    pub(super) fn answer(mut self, verdict: &Verdict) -> io::Result<(Stream, Vec<u8>)> {
-        let bytes = write_record(verdict).map_err(io::Error::other)?;
-        self.records.write(&bytes)?;
-        let (stream, _, _, rest) = self.records.into_parts();
-        Ok((stream, rest))
-    }
-
-    /// Say that it will not be.
-    pub(crate) fn refuse(self, verdict: &Verdict) {
-        // Who has gone away meanwhile does not want to know.
-        let _ = self.answer(verdict);
-    }
-}
-
-#[derive(Debug)]
-struct Claiming {
-    records: Records,
-    from: Option<IpAddr>,
-    until_ns: u64,
-}
-
 #[derive(Debug)]
 struct Stranger {
     socket: OwnedFd,
@@ -118,10 +83,7 @@ pub(crate) struct Station {
     next: u64,
     greeter: Greeter,
     proving: HashMap<Attempt, Option<IpAddr>>,
-    failures: VecDeque<(IpAddr, u64)>,
-    /// Where roots called from that have proved themselves. They are not delayed: whoever shares such an address could keep
-    /// a root away until it has to give this host up.
-    proven: VecDeque<IpAddr>,
+    delays: Delays,
     rests_until_ns: Option<u64>,
 }
 
@@ -155,8 +117,7 @@ impl Station {
             next: GREETER + 1,
             greeter,
             proving: HashMap::new(),
-            failures: VecDeque::new(),
-            proven: VecDeque::new(),
+            delays: Delays::default(),
             rests_until_ns: None,
         })
     }
@@ -265,7 +226,7 @@ impl Station {
             }
         }
         let from = from.map(|from| from.ip().to_canonical());
-        let refusal = if from.is_some_and(|from| self.is_delayed(now_ns, from)) {
+        let refusal = if from.is_some_and(|from| self.delays.is_delayed(now_ns, from)) {
             Some(Refusal::Delayed)
         } else if self.strangers.len() + self.greeter.len() >= STRANGERS_MAX && !self.make_room() {
             Some(Refusal::Crowded)
@@ -367,69 +328,12 @@ impl Station {
     fn proved(&mut self, now_ns: u64, from: Option<IpAddr>, outcome: Outcome) -> Option<Call> {
         match outcome {
             Outcome::Made(stream, _) => {
-                self.remember(from);
+                if let Some(from) = from {
+                    self.delays.proved(from);
+                }
                 self.greet(now_ns, from, stream)
             }
             Outcome::Failed(failed) => Some(self.failed(now_ns, from, &failed.to_string())),
-        }
-    }
-
-    fn remember(&mut self, from: Option<IpAddr>) {
-        if let Some(from) = from {
-            self.proven.retain(|one| *one != from);
-            self.proven.push_back(from);
-            if self.proven.len() > PROVEN_MAX {
-                self.proven.pop_front();
-            }
-        }
-    }
-
-    /// A root has proved itself: tell it who is here.
-    fn greet(&mut self, now_ns: u64, from: Option<IpAddr>, stream: Stream) -> Option<Call> {
-        let number = self.next;
-        self.next += 1;
-        epoll::add(
-            &self.epoll,
-            &stream.socket,
-            EventData::new_u64(number),
-            EventFlags::IN,
-        )
-        .ok()?;
-        let mut records = Records::new(stream, String::new());
-        records.write(&write_record(&self.greeting).ok()?).ok()?;
-        self.claiming.insert(
-            number,
-            Claiming {
-                records,
-                from,
-                until_ns: now_ns + HANDSHAKE_NS,
-            },
-        );
-        // It may have said what it wants already.
-        self.claim(number)
-    }
-
-    fn claim(&mut self, number: u64) -> Option<Call> {
-        let mut one = self.claiming.remove(&number)?;
-        let ended = one.records.read().err();
-        match one.records.record::<Claim>() {
-            Ok(Some(claim)) => {
-                let _ = epoll::delete(&self.epoll, &one.records.stream.socket);
-                let from = one
-                    .from
-                    .map_or_else(|| "a process of this host".to_owned(), |from| from.to_string());
-                Some(Call::Claim(Box::new(Claimed {
-                    claim,
-                    records: one.records,
-                    from,
-                })))
-            }
-            Ok(None) if ended.is_none() => {
-                self.claiming.insert(number, one);
-                None
-            }
-            Ok(None) => None,
-            Err(error) => Some(Call::Failed(format!("a root's claim was refused: {error}"))),
         }
     }
 
@@ -437,32 +341,8 @@ impl Station {
         let Some(from) = from else {
             return Call::Failed(format!("a connection was refused: {why}"));
         };
-        self.failures.push_back((from, now_ns));
-        while self.failures.len() > ADDRESSES_MAX * FAILURES_MAX {
-            self.failures.pop_front();
-        }
+        self.delays.failed(now_ns, from);
         Call::Failed(format!("a connection from {from} was refused: {why}"))
-    }
-
-    fn is_delayed(&mut self, now_ns: u64, from: IpAddr) -> bool {
-        if self.proven.contains(&from) {
-            return false;
-        }
-        while self
-            .failures
-            .front()
-            .is_some_and(|(_, at_ns)| at_ns + FAILURES_NS <= now_ns)
-        {
-            self.failures.pop_front();
-        }
-        let mut times = self
-            .failures
-            .iter()
-            .rev()
-            .filter(|(address, _)| *address == from)
-            .map(|(_, at_ns)| *at_ns);
-        let last = times.next();
-        last.is_some_and(|at_ns| at_ns + DELAY_NS > now_ns) && times.count() + 1 >= FAILURES_MAX
     }
 
     /// Answer a caller, who reads it or not.
