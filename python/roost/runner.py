@@ -401,7 +401,9 @@ class Runner:
             task.uncancel()
         await self._concurrent_done()
         self._finishing = "it still waits for meshes that it owns to stop"
-        for mesh in reversed(self.meshes or ()):
+        while self.meshes:
+            # Its hook may still spawn some meanwhile.
+            mesh = self.meshes.pop()
             try:
                 await mesh.stop(f"its owner {self.hosted.rank_name(self.rank)} ended: {reason}")
             except Exception as error:

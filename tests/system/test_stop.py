@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from loops import handled, on_a_loop, process_state, until
@@ -367,3 +368,36 @@ def test_one_that_only_waits_for_what_it_owns_is_not_said_to_run_an_endpoint(cap
         asyncio.run(program())
     said = [record.getMessage() for record in caplog.records if "told to stop" in record.getMessage()]
     assert said == ["own was told to stop (enough), but it still waits for meshes that it owns to stop"]
+
+
+class Replacing(Actor):
+    """Has a replacement for what fails, also while it ends itself."""
+
+    def __init__(self, path):
+        self.path = path
+
+    async def __supervise__(self, _failure):
+        self.stop_begins.set()
+        await asyncio.sleep(0.2)
+        Path(self.path).write_text(str(await this_host().spawn_procs().spawn("again", Mortal).pid.call_one()))
+        return True
+
+    @endpoint
+    async def own(self):
+        self.stop_begins = asyncio.Event()
+        below = await this_host().spawn_procs().spawn("below", Tidy, self.path + ".log", cleanup_s=1.5)
+        failing = this_proc().spawn("failing", Mortal)
+        await failing
+        failing.boom.broadcast()
+        await self.stop_begins.wait()
+        return below
+
+
+@on_a_loop
+async def test_what_a_hook_spawns_while_its_actor_ends_ends_with_it(tmp_path):
+    path = tmp_path / "pid"
+    async with this_host().spawn_procs() as procs:
+        owner = procs.spawn("owner", Replacing, str(path))
+        await owner.own.call_one()
+        await owner.stop()
+        assert process_state(int(path.read_text())) in "XZ"
