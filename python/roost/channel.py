@@ -152,9 +152,13 @@ class PortReceiver(AsyncIterator[T]):
         """Take no more values: senders get an error."""
         if not self._closed:
             self._closed = True
-            self._runtime.ports.close(self._port, self._known)
+            self._runtime.ports.close(self._port, self._met())
             self._bell.ring()
             self._miss_deaths()
+
+    def _met(self) -> set[int]:
+        """Procs that live and have sent something, those that have closed too: each keeps an end of its own until it is told."""
+        return self._known | self._taken.keys()
 
     def _miss_deaths(self) -> None:
         """What was not read is not read any more."""
@@ -166,7 +170,8 @@ class PortReceiver(AsyncIterator[T]):
         self._miss_deaths()
         runtime = self._runtime
         if not self._closed and not runtime.closed and not runtime.loop.is_closed():
-            runtime.on_loop(lambda: runtime.ports.close(self._port, self._known))
+            senders = self._met()
+            runtime.on_loop(lambda: runtime.ports.close(self._port, senders))
 
     def __aiter__(self) -> PortReceiver[T]:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import deque
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -21,6 +22,8 @@ __all__ = ["PortValue", "Ports", "Streams"]
 # A value on its way: its pickle, with its large parts when it has any.
 PortValue: TypeAlias = "bytes | tuple[bytes, Sequence[Any]]"
 
+# Ports that take nothing more, and are remembered for whoever sends to them all the same.
+_ENDED_MAX = 1000
 # Items of a stream on their way before its generator waits.
 STREAM_WINDOW = 64
 # What the reader of a stream says: the call, the rank, and how many values it took.
@@ -36,6 +39,7 @@ class Ports:
         self._receivers: WeakValueDictionary[int, PortReceiver[Any]] = WeakValueDictionary()
         self._kept: dict[int, Any] = {}
         self._senders: dict[tuple[int, int], PortSender] = {}
+        self._ended: deque[tuple[int, int]] = deque()
 
     def open(self, port: int, receiver: PortReceiver[Any]) -> None:
         """A channel ends here."""
@@ -109,8 +113,12 @@ class Ports:
     def ended(self, port: int, receiver: int) -> None:
         """The receiver of a port that we send to takes no more."""
         sender = self._senders.get((receiver, port))
-        if sender is not None:
-            sender.end(self._closed_error())
+        if sender is None or sender.ended is not None:
+            return
+        sender.end(self._closed_error())
+        self._ended.append((receiver, port))
+        if len(self._ended) > _ENDED_MAX:
+            self._senders.pop(self._ended.popleft(), None)
 
     def peer_gone(self, proc: int, error: ActorDied) -> None:
         """A process has ended: so have its ports, and receivers hear that it sends no more."""

@@ -12,10 +12,20 @@ from loops import handled, in_the_job
 from travelling import NeverPickles, NeverUnpickles
 from working import Worker
 
+import roost.process
 from roost import ActorDied, Channel, Port, this_host
 from roost.errors import StoppedError
 
 pytestmark = pytest.mark.usefixtures("job")
+
+
+def all_ends():
+    """What this process keeps of the channels that it sends to."""
+    return list(roost.process.running().ports._senders.values())
+
+
+def open_ends():
+    return sum(end.ended is None for end in all_ends())
 
 
 class TestValues:
@@ -48,6 +58,27 @@ class TestValues:
         await second.close_port.call_one(port)
         await second.pass_on.call_one(port, third, "close_port")
         assert sorted(await first.take_all.call_one()) == ["from the second", "from the third"]
+
+    @in_the_job
+    async def test_who_has_closed_a_channel_keeps_nothing_of_it_when_its_receiver_has_ended(self, worker):
+        for _ in range(20):
+            port, receiver = Channel.open()
+            await worker.send_many.call_one(port, 3)
+            assert [number async for number in receiver] == [0, 1, 2]
+            receiver.close()
+        # What is said of the last goes ahead of this.
+        assert await worker.make.call_one(open_ends) == 0
+
+    @in_the_job
+    async def test_of_channels_that_ended_long_ago_nothing_is_kept(self):
+        for _ in range(1100):
+            port, receiver = Channel.open()
+            await port.send(1)
+            assert await receiver.recv() == 1
+            receiver.close()
+            with pytest.raises(StoppedError):
+                await port.send(2)
+        assert len(all_ends()) <= 1000
 
     @in_the_job
     async def test_what_is_sent_before_there_is_a_connection_waits_for_it(self):
