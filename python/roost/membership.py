@@ -356,6 +356,7 @@ class Members:
             runtime.letters.add(mesh, self.base_rank(mesh, proc, slot), endpoint, reason, failure, runtime.name)
         runtime.sharing.peer_gone(proc)
         runtime.ports.peer_gone(proc, error_of(True))
+        runtime.streams.peer_gone(proc)
         for told in self.departures:
             told(proc)
 

@@ -157,14 +157,22 @@ class Streams:
             made.taken = total
             made.bell.ring()
 
-    async def room(self, message: Any, sent: int) -> None:
-        """Wait until the reader of a stream is not too far behind."""
+    async def room(self, message: Any, sent: int) -> bool:
+        """Wait until the reader of a stream is not too far behind; False when its process has ended."""
         key = (message.sender, message.call, message.rank)
         made = self._made.get(key)
         if made is None:
             made = self._made[key] = _Made()
-        while sent - made.taken >= STREAM_WINDOW:
+        while sent - made.taken >= STREAM_WINDOW and not made.is_over:
             await made.bell.wait()
+        return not made.is_over
+
+    def peer_gone(self, proc: int) -> None:
+        """A process has ended: it reads no more, and its next life numbers its calls anew."""
+        for key in [key for key in self._made if key[0] == proc]:
+            made = self._made.pop(key)
+            made.is_over = True
+            made.bell.ring()
 
     def done(self, message: Any) -> None:
         """A stream ended here."""
@@ -174,8 +182,9 @@ class Streams:
 class _Made:
     """How far the reader of one stream has come."""
 
-    __slots__ = ("bell", "taken")
+    __slots__ = ("bell", "is_over", "taken")
 
     def __init__(self) -> None:
         self.taken = 0
+        self.is_over = False
         self.bell = Bell()

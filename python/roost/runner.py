@@ -176,7 +176,8 @@ class Runner:
             if message.wants_stream:
                 async for value in values:
                     sent = message.item(value)
-                    await self.hosted.runtime.streams.room(message, sent)
+                    if sent is None or not await self.hosted.runtime.streams.room(message, sent):
+                        break  # its reader's process has ended
                 message.end()
             else:
                 message.reply([value async for value in values])

@@ -262,16 +262,19 @@ impl Message {
         self.answer(py, ReplyStatus::Error, &Payload::plain(error))
     }
 
-    /// Give one value of a stream. The number of items sent so far, this one included.
-    fn item(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    /// Give one value of a stream. The number of items sent so far, this one included; None when its reader's process has ended.
+    fn item(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
         if self.is_answered() {
             return Err(PyRuntimeError::new_err("the stream has ended"));
         }
         let node = self.cell.get().node.get();
+        if !node.reaches(&self.mail) {
+            return Ok(None);
+        }
         let payload = dump(py, node.hooks()?, value, self.mail.sender)?;
         node.check_size(py, &payload, std::iter::once(self.mail.sender))?;
         node.answer(py, &self.mail, ReplyStatus::Item, &payload)?;
-        Ok(self.items.fetch_add(1, Ordering::Relaxed) + 1)
+        Ok(Some(self.items.fetch_add(1, Ordering::Relaxed) + 1))
     }
 
     /// End a stream.

@@ -79,6 +79,11 @@ impl Node {
         Ok(())
     }
 
+    /// Whether the life of the process that sent a message can still be answered.
+    pub(crate) fn reaches(&self, mail: &Mail) -> bool {
+        mail.origin == Origin::Here || self.lock().link(mail.sender, mail.incarnation).is_some()
+    }
+
     /// Answer a message.
     pub(crate) fn answer(
         &self,
