@@ -197,10 +197,12 @@ impl Cell {
     }
 
     /// Drop or find the message of a call that was cancelled.
-    pub(crate) fn cancel(&self, py: Python<'_>, sender: u64, call: u64, rank: u32) -> Cancelled {
+    pub(crate) fn cancel(&self, py: Python<'_>, sender: (u64, u32), call: u64, rank: u32) -> Cancelled {
         let mut state = self.state();
         let same = |mail: &Mail| {
-            mail.call == call && mail.sender == sender && (rank == Cancel::ALL_RANKS || mail.rank == rank)
+            mail.call == call
+                && (mail.sender, mail.incarnation) == sender
+                && (rank == Cancel::ALL_RANKS || mail.rank == rank)
         };
         if let Some(at) = state.mailbox.iter().position(|mail| same(mail)) {
             let Some(mail) = state.mailbox.remove(at) else {

@@ -38,10 +38,11 @@ impl Node {
 }
 
 impl State {
+    /// This life of a proc gives up on a call; each of its lives numbers its calls from the start.
     pub(super) fn take_cancel(
         &mut self,
         py: Python<'_>,
-        sender: u64,
+        sender: (u64, u32),
         cancel: Cancel,
         actions: &mut Vec<Action>,
     ) {
@@ -75,7 +76,8 @@ impl State {
     fn cancel_at(&mut self, py: Python<'_>, proc: u64, (call, rank): (u64, u32), actions: &mut Vec<Action>) {
         let cancel = Cancel { call, rank, flags: 0 };
         if proc == self.own {
-            self.take_cancel(py, proc, cancel, actions);
+            let incarnation = self.hello.incarnation.0;
+            self.take_cancel(py, (proc, incarnation), cancel, actions);
             return;
         }
         let Some(peer) = self.peers.get_mut(&proc) else {

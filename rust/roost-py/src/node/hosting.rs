@@ -27,13 +27,13 @@ pub(crate) struct Hosted {
 pub(crate) struct Early {
     mails: Vec<(u32, Mail)>,
     /// By who cancels: calls among these messages that were given up meanwhile.
-    cancels: Vec<(u64, Cancel)>,
+    cancels: Vec<((u64, u32), Cancel)>,
 }
 
 impl Early {
     /// Note that a call was given up, where it is one of these.
-    pub(super) fn cancel(&mut self, sender: u64, cancel: Cancel) {
-        let is_its = |mail: &Mail| mail.sender == sender && mail.call == cancel.call;
+    pub(super) fn cancel(&mut self, sender: (u64, u32), cancel: Cancel) {
+        let is_its = |mail: &Mail| (mail.sender, mail.incarnation) == sender && mail.call == cancel.call;
         if self.mails.iter().any(|(_, mail)| is_its(mail)) {
             self.cancels.push((sender, cancel));
         }

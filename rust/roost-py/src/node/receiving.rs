@@ -230,7 +230,9 @@ impl State {
                 };
                 self.reply(py, header.call, header.rank, header.status, payload, actions);
             }
-            Content::Cancel(cancel) => self.take_cancel(py, from.proc, cancel, actions),
+            Content::Cancel(cancel) => {
+                self.take_cancel(py, (from.proc, from.incarnation), cancel, actions);
+            }
             Content::Credit(credit) => match credit.target {
                 CreditTarget::Actor { mesh, slot } => {
                     granted.push((

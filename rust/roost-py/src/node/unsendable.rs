@@ -67,7 +67,8 @@ impl Node {
                 _ => return Ok(()),
             };
             if let Some(cancel) = cancel {
-                state.take_cancel(py, proc, cancel, &mut actions);
+                let incarnation = state.peer(proc).incarnation;
+                state.take_cancel(py, (proc, incarnation), cancel, &mut actions);
             }
             state.retry_stalled(py, proc, &mut actions);
             old
