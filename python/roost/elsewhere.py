@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from roost.context import handling
-from roost.reply import Reply, fail_reply
+from roost.reply import Broadcast, Reply, fail_reply
 
 if TYPE_CHECKING:
     from roost.context import Handling
@@ -20,6 +20,8 @@ class Elsewhere:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        # By the mesh and its procs: the broadcasts that wait for room on the way there.
+        self._waiting: dict[tuple[int, ...], list[Reply[None]]] = {}
 
     def call(self, verb: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Send from another thread."""
@@ -46,8 +48,28 @@ class Elsewhere:
 
     def _broadcast(self, verb: Any, packed: Any, done: Reply[None]) -> None:
         try:
-            verb.send_packed(None, packed)
+            sent = verb.send_packed(None, packed)
         except Exception as error:
             fail_reply(done, error)
-        else:
+            return
+        if not isinstance(sent, Broadcast):
+            _end([done])
+            return
+        way = (verb.mesh._id, *verb.procs)
+        waiting = self._waiting.setdefault(way, [])
+        waiting.append(done)
+        if len(waiting) == 1:
+            self._runtime.keep(self._wait_for_room(way, sent))
+
+    async def _wait_for_room(self, way: tuple[int, ...], sent: Broadcast) -> None:
+        """One waits for all that do: most broadcasts are ignored, and a flood is many."""
+        try:
+            await sent
+        finally:
+            _end(self._waiting.pop(way))
+
+
+def _end(broadcasts: list[Reply[None]]) -> None:
+    for done in broadcasts:
+        if not done.done():
             done.set_result(None)

@@ -8,6 +8,7 @@ from loops import handled, on_a_loop
 from pressed import Pressed
 
 from roost import ActorDied, MeshError, this_host
+from roost._roost import Done
 from roost.errors import MailboxFullError, RemoteError
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -96,6 +97,24 @@ async def test_beyond_the_bound_the_verb_raises_and_nobody_got_it():
         assert await pressed.slice(ranks=1).kept.call_one() == []
         await pressed.keep.call(-2)
         assert (await first.kept.call_one())[-2:] == [len(sent) - 1, -2]
+
+
+@on_a_loop
+async def test_a_thread_that_waits_for_its_broadcasts_waits_for_room():
+    async with this_host().spawn_procs() as procs:
+        pressed = procs.spawn("pressed", Pressed)
+        await pressed.pid.call_one()
+        resting = pressed.rest.call_one()
+        count = 0
+        while isinstance(pressed.keep.broadcast(count), Done):
+            count += 1
+        waiting = [await asyncio.to_thread(pressed.keep.broadcast, -number) for number in (1, 2)]
+        assert not any(one.done() for one in waiting)
+        resting.cancel()
+        await asyncio.to_thread(lambda: [one.result(60) for one in waiting])
+        assert await pressed.kept.call_one() == [*range(count + 1), -1, -2]
+        # Where there is room nobody waits.
+        await asyncio.to_thread(lambda: pressed.keep.broadcast(0).result(60))
 
 
 @pytest.mark.parametrize("how", ["cancel", "cancel and wait", "raise"])
