@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from roost import process
@@ -214,8 +215,15 @@ class Reply(_Awaited[R]):
         loop = self.get_loop()
         refuse_blocking(loop, "result()", "await reply")
         finished = threading.Event()
-        loop.call_soon_threadsafe(self.add_done_callback, lambda _: finished.set())
+
+        def finish(_: object) -> None:
+            finished.set()
+
+        loop.call_soon_threadsafe(self.add_done_callback, finish)
         if not finished.wait(timeout):
+            # It may be asked for again and again. A loop that is closed by now calls nobody anyway.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self.remove_done_callback, finish)
             raise CallTimeoutError(f"no reply within {timeout} s; the call goes on, cancel() ends it")
 
 

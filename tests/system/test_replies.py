@@ -96,6 +96,17 @@ class TestBlocking:
             await on_a_thread(failing.result)
 
     @in_the_job
+    async def test_who_asks_again_and_again_leaves_nothing(self, worker, gate):
+        reply = worker.hold.call_one(gate, "asked for")
+        for _ in range(20):
+            with pytest.raises(CallTimeoutError):
+                await on_a_thread(lambda: reply.result(0.0))
+        await heard("asked for began")
+        assert not reply._callbacks
+        let_go("asked for")
+        assert await reply == "asked for"
+
+    @in_the_job
     async def test_on_the_loops_own_thread_it_raises_and_the_reply_stays_good(self, worker):
         reply = worker.add.call_one(1)
         with pytest.raises(BlockingWaitError, match="write `await reply` here"):
