@@ -1,13 +1,16 @@
 """What does not start is named, at once, and stops its neighbours."""
 
 import asyncio
+import os
+import signal
 import time
+from pathlib import Path
 
 import pytest
-from loops import handled, on_a_loop
+from loops import handled, on_a_loop, until
 from mortal import Mortal
 
-from roost import Actor, ActorDied, MeshError, endpoint, this_host
+from roost import Actor, ActorDied, Config, MeshError, endpoint, run, this_host
 from roost.errors import StoppedError
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -147,3 +150,27 @@ async def test_use_after_a_stop_raises_from_the_verb():
         others.echo.call(1)
     with pytest.raises(StoppedError):
         procs.spawn("late", Mortal).echo.call(1)
+
+
+def test_a_template_that_stands_still_is_a_failed_start_and_holds_up_no_stop():
+    async def main():
+        async with this_host().spawn_procs() as procs:
+            pid = await procs.spawn("mortal", Mortal).pid.call_one()
+            template = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            os.kill(template, signal.SIGSTOP)
+            try:
+                late = this_host().spawn_procs(name="late", supervise=handled)
+                stopping = this_host().spawn_procs(name="stopped").stop("not needed")
+                with pytest.raises(ActorDied, match="did not start within 6 s") as caught:
+                    await late
+                assert caught.value.failure.kind == "start"
+                await stopping
+            finally:
+                os.kill(template, signal.SIGCONT)
+            # What was made all the same was killed, and the next comes up.
+            async with this_host().spawn_procs(name="next") as others:
+                assert await others.spawn("mortal", Mortal).echo.call_one(1) == 1
+            children = Path(f"/proc/{template}/task/{template}/children")
+            await until(lambda: children.read_text().split() == [str(pid)])
+
+    run(main(), config=Config(start_timeout_s=6))

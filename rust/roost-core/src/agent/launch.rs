@@ -70,6 +70,7 @@ impl Agent {
             return;
         };
         proc.pid = Some(pid);
+        let is_late = !proc.phase.is_alive();
         if let Some(signal) = proc.signal {
             let output = Output::Signal {
                 proc: id,
@@ -79,6 +80,9 @@ impl Agent {
             self.put_at(id, output);
         } else if matches!(proc.phase, Phase::Starting { ready: true }) {
             self.up(now_ns, id);
+        }
+        if is_late {
+            return;
         }
         self.first_far_lane(id);
         self.connect_waiting(id);
@@ -155,14 +159,14 @@ impl Agent {
             return;
         }
         proc.start_by_ns = None;
-        if proc.ending.is_some() {
-            return;
-        }
         let reason = format!("did not start within {} s", self.start_timeout_ns / 1_000_000_000);
         let incarnation = proc.incarnation;
-        if matches!(proc.phase, Phase::Queued) {
+        if proc.pid.is_none() {
+            // A template that stands still answers nothing, and there is no process whose end would tell. Should it be made yet,
+            // it is killed.
+            proc.signal = Some(Signal::Kill);
             self.launch_failed(now_ns, id, incarnation, reason, String::new());
-        } else {
+        } else if proc.ending.is_none() {
             proc.start_failure = Some(reason);
             self.signal(id, Signal::Kill);
         }

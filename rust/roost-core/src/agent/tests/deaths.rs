@@ -247,6 +247,24 @@ fn a_start_that_takes_too_long_has_failed() {
     assert_eq!(rig.signals(), [Signal::Kill]);
     rig.die(1, 0, Exit::Signal(9));
     assert_eq!(reasons(&mut rig), ["did not start within 120 s"]);
+    // Its template stands still with the order in its hands: there is no process whose end would tell.
+    let mut rig = Rig::new();
+    rig.say(DRIVER, ToAgent::Spawn(Box::new(warm(&[1, 2]))));
+    rig.stop(2, "enough");
+    rig.wait(121 * SECOND);
+    let statuses = rig.statuses(DRIVER);
+    assert_eq!(
+        story(&statuses),
+        ["starting", "starting", "failed", "gone", "stopped", "gone"]
+    );
+    assert!(rig.agent.is_empty());
+    // What it makes all the same, later, has no place any more.
+    rig.input(Input::Launched {
+        proc: proc(1),
+        incarnation: Incarnation(0),
+        pid: 101,
+    });
+    assert_eq!(rig.signals(), [Signal::Kill]);
     // One that is up has all the time in the world.
     let mut rig = Rig::with(spawn(&[1]));
     rig.wait(3600 * SECOND);
