@@ -1,12 +1,16 @@
 """What procs print goes on to the driver's output, or is dropped and counted; it never stands in the way."""
 
 import os
+import signal
 import subprocess
 import sys
 
 import lives
 import pytest
+from leftovers import eventually
 from procs import Driver
+
+from roost import Actor, endpoint
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -85,6 +89,59 @@ def test_dropped_lines_are_counted():
     assert "lines dropped: the driver's output was too slow)" in text
     dropped = int(text.split(" lines dropped")[0].rsplit("(", 1)[1])
     assert dropped + text.count("x" * 1000) == 5000
+
+
+class Talking(Actor):
+    """Prints so many lines once a file is there, and says when it has."""
+
+    @endpoint
+    def talk(self, begin, lines):
+        eventually(lambda: os.path.exists(begin), 60)
+        for number in range(lines):
+            print(f"line {number}", "x" * 3000)
+        sys.stdout.flush()
+        open(f"{begin} done", "x").close()
+
+
+ON_A_HOST = """
+import asyncio, sys
+sys.path[:] = {path!r}
+from roost import ProcessHosts, run
+from test_procs_output import Talking
+
+async def main():
+    async with ProcessHosts(1) as hosts, hosts.spawn_procs(name="first") as first, hosts.spawn_procs(name="second") as second:
+        talks = [await procs.spawn("talking", Talking) for procs in (first, second)]
+        talks = [talking.talk.call_one({begin!r} + str(number), {lines}) for number, talking in enumerate(talks)]
+        await asyncio.sleep(0)
+        print("asked", file=sys.stderr, flush=True)
+        await asyncio.gather(*talks)
+
+run(main())
+"""
+
+
+def test_so_are_those_of_another_host_when_its_driver_stands_still(tmp_path):
+    """What the first has printed fills all that waits for the driver; then the second's lines have one buffer there, and no more."""
+    lines, begin = 4_000, str(tmp_path / "begin")
+    script = ON_A_HOST.format(path=[os.path.dirname(__file__), *sys.path], begin=begin, lines=lines)
+    with (tmp_path / "out").open("w") as out:
+        driver = subprocess.Popen([sys.executable, "-c", script], stdout=out, stderr=subprocess.PIPE, text=True)
+    with driver:
+        assert driver.stderr.readline() == "asked\n"
+        driver.send_signal(signal.SIGSTOP)
+        try:
+            for number in range(2):
+                open(f"{begin}{number}", "x").close()
+                assert eventually(lambda number=number: os.path.exists(f"{begin}{number} done"), 60)
+        finally:
+            driver.send_signal(signal.SIGCONT)
+        assert driver.stderr.read() == ""
+    assert driver.returncode == 0
+    second = [line for line in (tmp_path / "out").read_text().splitlines() if line.startswith("[second[")]
+    dropped = sum(int(line.split("(")[1].split()[0]) for line in second if "lines dropped" in line)
+    assert dropped > 0
+    assert dropped + sum(" line " in line for line in second) == lines
 
 
 def test_a_full_disk_stalls_nobody():

@@ -74,13 +74,9 @@ impl Log {
     /// The oldest lines: (whether to stderr, who printed them, they, how many).
     pub(super) fn take(&self) -> Option<(bool, String, Vec<u8>, u64)> {
         let mut state = self.lock();
-        let Lines { stream, label, bytes } = state.queue.pop_front()?;
-        if let Some(queued) = state.queued_bytes.get_mut(&label) {
-            *queued = queued.saturating_sub(bytes.len());
-            if *queued == 0 {
-                state.queued_bytes.remove(&label);
-            }
-        }
+        let lines = state.queue.pop_front()?;
+        state.written(&lines, true);
+        let Lines { stream, label, bytes } = lines;
         let count = bytes.split(|&byte| byte == b'\n').count().saturating_sub(1) as u64;
         Some((stream == Stream::Err, label.to_string(), bytes, count))
     }
