@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from roost.errors import ActorDied, StoppedError
     from roost.runtime import Runtime
 
-__all__ = ["PortValue", "Ports", "Streams"]
+__all__ = ["ALL_TAKEN", "PortValue", "Ports", "Streams"]
 
 # A value on its way: its pickle, with its large parts when it has any.
 PortValue: TypeAlias = "bytes | tuple[bytes, Sequence[Any]]"
 
+# What the end of a port says that it took when it is answered: nothing more is counted.
+ALL_TAKEN = (1 << 64) - 1
 # Ports that take nothing more, and are remembered for whoever sends to them all the same.
 _ENDED_MAX = 1000
 # Items of a stream on their way before its generator waits.
@@ -103,6 +105,8 @@ class Ports:
         sender = self._senders.get((receiver, port))
         if sender is not None:
             sender.taken(total)
+            if total == ALL_TAKEN:
+                del self._senders[receiver, port]
 
     def _closed(self, port: int, sender: int) -> None:
         if sender == self._runtime.proc:

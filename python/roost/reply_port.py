@@ -8,6 +8,7 @@ from roost import serialize
 from roost.channel import CLOSE, ERROR, HOLDS, VALUE, Port
 from roost.errors import RoostError
 from roost.ids import new_id
+from roost.ports import ALL_TAKEN
 from roost.reply import Reply, fail_reply
 
 if TYPE_CHECKING:
@@ -105,14 +106,20 @@ class _FromElsewhere:
         except Exception as error:  # noqa: BLE001 - a value that does not unpickle here, or cannot travel on
             runner.answer_error(message, error)
         if message.answered:
-            self._runtime.ports.close(self.port, ())
+            self._close()
+
+    def _close(self) -> None:
+        """It was answered: who holds it needs no way here any more."""
+        for holder in self._holders:
+            self._runtime.ports.taken(self.port, holder, ALL_TAKEN)
+        self._runtime.ports.close(self.port, ())
 
     def sender_died(self, proc: int, error: ActorDied) -> None:
         """A holder has ended; when it was the last one nobody can answer any more."""
         self._holders.discard(proc)
         if not self._holders and not self._message.answered:
             self._runner.answer_error(self._message, error)
-            self._runtime.ports.close(self.port, ())
+            self._close()
 
 
 def _held(proc: int, port: int, limit: int) -> Port[Any]:

@@ -24,6 +24,10 @@ def all_ends():
     return list(roost.process.running().ports._senders.values())
 
 
+def all_ends_shown():
+    return [(end._proc, end._port) for end in all_ends()]
+
+
 def open_ends():
     return sum(end.ended is None for end in all_ends())
 
@@ -68,6 +72,21 @@ class TestValues:
             receiver.close()
         # What is said of the last goes ahead of this.
         assert await worker.make.call_one(open_ends) == 0
+
+    @in_the_job
+    async def test_who_has_answered_a_call_for_another_keeps_nothing_of_its_port(self, workers):
+        first, second, third = workers
+        before = len(await second.make.call_one(all_ends_shown)), len(await third.make.call_one(all_ends_shown))
+        for number in range(20):
+            assert await first.answer_by_another.call_one(second, "send_to", number) == number
+            assert await first.answer_by_another.call_one(second, "pass_on", third, "send_to", number) == number
+            answers = first.answer_by_another.stream(second, "send_many", 3)
+            assert [one async for _, one in answers] == [0, 1, 2]
+        # What the first says of the last goes ahead of this.
+        for other in (second, third):
+            await first.ask_from_a_thread.call_one(other, 0)
+        after = len(await second.make.call_one(all_ends_shown)), len(await third.make.call_one(all_ends_shown))
+        assert after == before
 
     @in_the_job
     async def test_of_channels_that_ended_long_ago_nothing_is_kept(self):
