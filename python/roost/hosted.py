@@ -273,6 +273,8 @@ class HostedMesh:
     def give_back(self, message: Message, runner: Runner) -> None:
         """A message whose actor ended while it ran: its caller hears why."""
         failure = runner.failure
+        if message.wants_stream:
+            self.runtime.streams.done(message)
         if self.runtime.exit_code is None and failure is not None:
             original = None if failure.kind == "stopped" else self._original(runner.rank)
             message.give_back(refusal(self.id, runner.rank, failure, original, maybe_executed=True))

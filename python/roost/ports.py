@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from roost.errors import ActorDied, StoppedError
     from roost.runtime import Runtime
 
-__all__ = ["ALL_TAKEN", "PortValue", "Ports", "Streams"]
+__all__ = ["ALL_TAKEN", "STREAM_WINDOW", "PortValue", "Ports", "Streams"]
 
 # A value on its way: its pickle, with its large parts when it has any.
 PortValue: TypeAlias = "bytes | tuple[bytes, Sequence[Any]]"
@@ -161,26 +161,34 @@ class Streams:
             made.taken = total
             made.bell.ring()
 
+    def has_room(self, message: Any, sent: int) -> bool:
+        """Whether the reader of a stream is not too far behind, after so many values."""
+        return sent - self._made_for(message).taken < STREAM_WINDOW
+
     async def room(self, message: Any, sent: int) -> bool:
-        """Wait until the reader of a stream is not too far behind; False when its process has ended."""
-        key = (message.sender, message.call, message.rank)
-        made = self._made.get(key)
-        if made is None:
-            made = self._made[key] = _Made()
+        """Wait until it is not; False when it never will be: it takes no more, or its process has ended."""
+        made = self._made_for(message)
         while sent - made.taken >= STREAM_WINDOW and not made.is_over:
             await made.bell.wait()
         return not made.is_over
 
+    def _made_for(self, message: Any) -> _Made:
+        key = (message.sender, message.call, message.rank)
+        made = self._made.get(key)
+        if made is None:
+            made = self._made[key] = _Made()
+        return made
+
     def peer_gone(self, proc: int) -> None:
         """A process has ended: it reads no more, and its next life numbers its calls anew."""
         for key in [key for key in self._made if key[0] == proc]:
-            made = self._made.pop(key)
-            made.is_over = True
-            made.bell.ring()
+            self._made.pop(key).end()
 
     def done(self, message: Any) -> None:
-        """A stream ended here."""
-        self._made.pop((message.sender, message.call, message.rank), None)
+        """A stream has ended, here or with its reader: whoever waits to go on with it does not."""
+        made = self._made.pop((message.sender, message.call, message.rank), None)
+        if made is not None:
+            made.end()
 
 
 class _Made:
@@ -192,3 +200,8 @@ class _Made:
         self.taken = 0
         self.is_over = False
         self.bell = Bell()
+
+    def end(self) -> None:
+        """Nothing more is taken."""
+        self.is_over = True
+        self.bell.ring()

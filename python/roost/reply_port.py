@@ -8,13 +8,17 @@ from roost import serialize
 from roost.channel import CLOSE, ERROR, HOLDS, VALUE, Port
 from roost.errors import RoostError
 from roost.ids import new_id
-from roost.ports import ALL_TAKEN
+from roost.ports import ALL_TAKEN, STREAM_WINDOW
 from roost.reply import Reply, fail_reply
+from roost.stops import stopped_error
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from roost._roost import Message
     from roost.errors import ActorDied
     from roost.ports import PortValue
+    from roost.runtime import Runtime
 
 __all__ = ["ReplyPort"]
 
@@ -39,30 +43,54 @@ class ReplyPort(Generic[T]):
         return _held, (port.proc, port.port, port.limit)
 
     def send(self, value: T) -> Reply[None]:
-        """Answer. A call takes one answer; a stream takes many, until `close()`."""
-        runtime = self._runner.hosted.runtime
+        """Answer. A call takes one answer; a stream takes many, until `close()`.
+
+        Awaiting it waits while the reader of a stream is too far behind; not awaiting it buffers.
+
+        Raises:
+            StoppedError: by the reply: the reader of the stream has let it go, or its process has ended.
+            TypeError, MessageTooLargeError: by the reply: the value cannot travel.
+        """
+        message, runtime = self._message, self._runner.hosted.runtime
         done: Reply[None] = Reply(loop=runtime.loop)
 
         def answer() -> None:
             try:
-                _answer(self._message, value)
+                sent = _answer(message, value)
             except Exception as error:  # noqa: BLE001 - a value that cannot travel: whoever awaits the send hears of it
                 fail_reply(done, error)
+                return
+            if sent and not runtime.streams.has_room(message, sent):
+                runtime.keep(_let_go_on(runtime, message, sent, done))
+            elif sent is None:
+                fail_reply(done, _let_go_error(message))
             else:
                 done.set_result(None)
 
         runtime.on_loop(answer)
         return done
 
-    def error(self, error: BaseException) -> None:
+    def error(self, error: BaseException) -> Reply[None]:
         """Answer with an exception."""
         runner, message = self._runner, self._message
-        runner.hosted.runtime.on_loop(lambda: runner.answer_error(message, error))
+        return self._said(lambda: runner.answer_error(message, error))
 
-    def close(self) -> None:
+    def close(self) -> Reply[None]:
         """End a stream of answers."""
         runner, message = self._runner, self._message
-        runner.hosted.runtime.on_loop(lambda: _end(runner, message, "closed"))
+        return self._said(lambda: _end(runner, message, "closed"))
+
+    def _said(self, say: Callable[[], None]) -> Reply[None]:
+        """What nobody has to wait for, to be awaited as of any port."""
+        runtime = self._runner.hosted.runtime
+        done: Reply[None] = Reply(loop=runtime.loop)
+
+        def now() -> None:
+            say()
+            done.set_result(None)
+
+        runtime.on_loop(now)
+        return done
 
     def __del__(self) -> None:
         runner, message = self._runner, self._message
@@ -79,7 +107,7 @@ class _FromElsewhere:
         runtime = self._runtime = runner.hosted.runtime
         self.proc: int = runtime.proc
         self.port = new_id()
-        self.limit: int = runtime.config.port_messages_max
+        self.limit: int = STREAM_WINDOW if message.wants_stream else runtime.config.port_messages_max
         self._holders: set[int] = set()
         self._taken: dict[int, int] = {}
         runtime.on_loop(lambda: runtime.ports.keep(self.port, self))
@@ -89,15 +117,15 @@ class _FromElsewhere:
         self._holders.add(sender)
         if what == HOLDS:
             return
-        taken = self._taken[sender] = self._taken.get(sender, 0) + 1
-        self._runtime.ports.taken(self.port, sender, taken)
-        runner, message = self._runner, self._message
+        runner, message, sent = self._runner, self._message, None
         try:
             if what == VALUE:
-                _answer(
+                sent = _answer(
                     message,
                     serialize.loads(value) if isinstance(value, bytes) else serialize.loads(value[0], buffers=value[1]),
                 )
+                if sent is None:
+                    self._runtime.ports.close(self.port, self._holders)
             elif what == ERROR:
                 assert isinstance(value, bytes)
                 runner.answer_error(message, serialize.load_exception(value))
@@ -105,8 +133,21 @@ class _FromElsewhere:
                 _end(runner, message, "closed")
         except Exception as error:  # noqa: BLE001 - a value that does not unpickle here, or cannot travel on
             runner.answer_error(message, error)
+        if sent and not self._runtime.streams.has_room(message, sent):
+            # Whoever sends has as much room there as is on its way to the reader.
+            self._runtime.keep(self._take_later(sender, sent))
+        else:
+            self._took(sender)
         if message.answered:
             self._close()
+
+    async def _take_later(self, sender: int, sent: int) -> None:
+        await self._runtime.streams.room(self._message, sent)
+        self._took(sender)
+
+    def _took(self, sender: int) -> None:
+        taken = self._taken[sender] = self._taken.get(sender, 0) + 1
+        self._runtime.ports.taken(self.port, sender, taken)
 
     def _close(self) -> None:
         """It was answered: who holds it needs no way here any more."""
@@ -132,11 +173,27 @@ def _held(proc: int, port: int, limit: int) -> Port[Any]:
     return held
 
 
-def _answer(message: Message, value: Any) -> None:
+def _answer(message: Message, value: Any) -> int | None:
+    """Answer a call, or give one more value to a stream: how many that has now, 0 for a call, None where nobody reads it."""
     if message.wants_stream:
-        message.item(value)
+        return None if message.cancelled else message.item(value)
+    message.reply(value)
+    return 0
+
+
+async def _let_go_on(runtime: Runtime, message: Message, sent: int, done: Reply[None]) -> None:
+    """Tell who sends when the reader is not too far behind any more."""
+    has_room = await runtime.streams.room(message, sent)
+    if done.done():
+        return
+    if has_room:
+        done.set_result(None)
     else:
-        message.reply(value)
+        fail_reply(done, _let_go_error(message))
+
+
+def _let_go_error(message: Message) -> Exception:
+    return stopped_error(f"the stream of {message.name}", "its reader takes no more")
 
 
 def _end(runner: Any, message: Message, how: str) -> None:
@@ -145,5 +202,6 @@ def _end(runner: Any, message: Message, how: str) -> None:
         return
     if message.wants_stream:
         message.end()
+        runner.hosted.runtime.streams.done(message)
     else:
         runner.answer_error(message, RoostError(f"the port of {message.name} was {how} without an answer"))

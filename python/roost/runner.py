@@ -264,6 +264,8 @@ class Runner:
             self._end(error, during=message.name)
 
     def answer_error(self, message: Message, error: BaseException) -> None:
+        if message.wants_stream:
+            self.hosted.runtime.streams.done(message)
         message.reply_error(pickle.dumps((self.hosted.note(message), serialize.dump_exception(error)), 5))
 
     def _unknown(self, message: Message) -> None:
@@ -277,6 +279,8 @@ class Runner:
 
     def cancel(self, message: Message) -> None:
         """The caller cancelled a message that runs already."""
+        if message.wants_stream:
+            self.hosted.runtime.streams.done(message)
         if message is self.serial:
             self.cancelled = True
             if self.task is not None:
@@ -285,6 +289,9 @@ class Runner:
         for task, other in (self.concurrent or {}).items():
             if other is message:
                 task.cancel()
+                return
+        # Its endpoint has returned: whoever has its port answers nobody.
+        message.drop()
 
     # The actor's end --------------------------------------------------------------------------------------------------
     def stop(self, reason: str) -> None:

@@ -11,6 +11,7 @@ from loops import in_the_job
 from working import Worker, heard, was_heard
 
 from roost import Accumulator, MeshError, RoostError, this_proc
+from roost.errors import StoppedError
 
 pytestmark = pytest.mark.usefixtures("job")
 
@@ -183,6 +184,13 @@ def streams_kept():
     return len(roost.process.running().streams._made)
 
 
+def sent_to_a_stream(first, second, who):
+    """An actor that sends many values to the port of a stream, its own or the first's; and that stream."""
+    if who == "the actor":
+        return first, first.answer_beside.stream(MANY)
+    return second, first.answer_by_another.stream(second, "send_beside", MANY)
+
+
 class TestReplyPorts:
     @in_the_job
     async def test_it_answers_the_call(self, workers, worker):
@@ -218,6 +226,39 @@ class TestReplyPorts:
         assert await first.answer_by_another.call_one(second, "pass_on", third, "send_to", "far") == "far"
         answers = first.answer_by_another.stream(second, "send_many", 3)
         assert [one async for _, one in answers] == [0, 1, 2]
+
+    @pytest.mark.parametrize("who", ["the actor", "another"])
+    @in_the_job
+    async def test_a_slow_reader_holds_back_who_sends_to_a_stream(self, workers, who):
+        first, second, _ = workers
+        sender, stream = sent_to_a_stream(first, second, who)
+        assert (await anext(stream))[1] == 0
+        for _ in range(5):
+            made = await sender.made_so_far.call_one()
+        assert made < MANY // 2, "a window only"
+        assert [number async for _, number in stream] == list(range(1, MANY))
+
+    @pytest.mark.parametrize("who", ["the actor", "another"])
+    @in_the_job
+    async def test_a_reader_that_lets_go_ends_who_sends_to_a_stream(self, workers, who):
+        first, second, _ = workers
+        sender, stream = sent_to_a_stream(first, second, who)
+        assert (await anext(stream))[1] == 0
+        await stream.aclose()
+        while (await sender.states()).item().running:
+            pass
+        assert await sender.made_so_far.call_one() < MANY // 2
+
+    @in_the_job
+    async def test_who_sends_later_to_a_stream_that_was_let_go_is_told(self, worker):
+        stream = worker.answer_later.stream()
+        await worker.send_now.call_one(1)
+        assert (await anext(stream))[1] == 1
+        await stream.aclose()
+        with pytest.raises(StoppedError, match="the stream of answer_later stopped: its reader takes no more"):
+            await worker.send_now.call_one(2)
+        assert (await worker.states()).item().running == ()
+        assert await worker.make.call_one(streams_kept) == 0
 
     @in_the_job
     async def test_with_an_error(self, worker):

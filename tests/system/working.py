@@ -177,6 +177,20 @@ class Worker(Actor):
             await port.send(number)
         port.close()
 
+    @endpoint(reply="port", concurrent=True)
+    async def answer_beside(self, port, stop):
+        await self.send_counted(port, stop)
+
+    @endpoint(concurrent=True)
+    async def send_beside(self, port, stop):
+        await self.send_counted(port, stop)
+
+    async def send_counted(self, port, stop):
+        for number in range(stop):
+            self.made = number + 1
+            await port.send(number)
+        await port.close()
+
     @endpoint(reply="port")
     def answer_on_a_thread(self, port, value):
         port.send((value, threading.current_thread() is threading.main_thread()))
@@ -184,6 +198,10 @@ class Worker(Actor):
     @endpoint(reply="port")
     async def answer_later(self, port):
         self.port = port
+
+    @endpoint
+    async def send_now(self, value):
+        await self.port.send(value)
 
     @endpoint
     async def answer_now(self, value):
