@@ -28,7 +28,7 @@ _PENDING = object()
 class GatheredReply(Reply[R]):
     """The reply of a call to a mesh: values by rank, or one `MeshError` as soon as the first rank fails."""
 
-    __slots__ = ("_everything", "_failed", "_mesh", "_point", "_remaining", "_values", "_wrap")
+    __slots__ = ("_askers", "_everything", "_failed", "_mesh", "_point", "_remaining", "_values", "_wrap")
 
     def begin(
         self, size: int, wrap: Callable[[list[Any]], Any], point: Callable[[int], Point], mesh: ActorMesh
@@ -41,6 +41,8 @@ class GatheredReply(Reply[R]):
         self._point = point
         self._failed: MeshError | None = None
         self._everything: asyncio.Future[None] | None = None
+        # How many tasks wait for the outcomes.
+        self._askers = 0
 
     def rank_value(self, rank: int, value: object) -> None:
         """One rank answered."""
@@ -85,8 +87,7 @@ class GatheredReply(Reply[R]):
         self._values = [error] * len(self._values)
         self._remaining = 0
         super().refuse(error)
-        if self._everything is not None and not self._everything.done():
-            self._everything.set_result(None)
+        self._all_accounted()
 
     def open_ranks(self) -> list[int]:
         """The ranks that have not answered; none once the call was cancelled."""
@@ -100,8 +101,20 @@ class GatheredReply(Reply[R]):
             return
         if self._failed is None and not self.done():
             self.set_result(self._wrap(self._values))
+        self._all_accounted()
+
+    def _all_accounted(self) -> None:
+        """No more answers come."""
         if self._everything is not None and not self._everything.done():
             self._everything.set_result(None)
+
+    def _is_awaited_beside(self) -> bool:
+        return self._askers > 0 or super()._is_awaited_beside()
+
+    def _cancel_all(self, msg: Any | None) -> bool:
+        cancelled = super()._cancel_all(msg)
+        self._all_accounted()
+        return cancelled
 
     def accounted(self) -> asyncio.Future[None]:
         """Done when the last of the ranks that are open now has answered."""
@@ -113,12 +126,17 @@ class GatheredReply(Reply[R]):
         """Values and errors by rank, once every rank is accounted for."""
         if self._remaining:
             everything = self.accounted()
+            self._askers += 1
             try:
                 await asyncio.shield(everything)
             except asyncio.CancelledError:
-                if not everything.done():
+                # As of the reply itself, the last that waits and gives up cancels.
+                is_last = self._askers == 1 and not super()._is_awaited_beside() and not self._waiting_tasks()
+                if is_last and not everything.done():
                     self.cancel()
                 raise
+            finally:
+                self._askers -= 1
         if self.cancelled():
             raise asyncio.CancelledError
         self._log_traceback = False

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from roost.errors import ActorDied, StoppedError
     from roost.runtime import Runtime
 
-__all__ = ["ALL_TAKEN", "STREAM_WINDOW", "PortValue", "Ports", "Streams"]
+__all__ = ["ALL_TAKEN", "STREAM_WINDOW", "MadeStream", "PortValue", "Ports", "Streams"]
 
 # A value on its way: its pickle, with its large parts when it has any.
 PortValue: TypeAlias = "bytes | tuple[bytes, Sequence[Any]]"
@@ -140,7 +140,7 @@ class Streams:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         # Streams that are made here, by (the reader's proc, call, rank): what their readers took, and a bell for their generators.
-        self._made: dict[tuple[int, int, int], _Made] = {}
+        self._made: dict[tuple[int, int, int], MadeStream] = {}
 
     def taken(self, call: int, rank: int, total: int) -> None:
         """The reader of a stream of ours took values; the generator hears of it now and then."""
@@ -161,23 +161,13 @@ class Streams:
             made.taken = total
             made.bell.ring()
 
-    def has_room(self, message: Any, sent: int) -> bool:
-        """Whether the reader of a stream is not too far behind, after so many values."""
-        return sent - self._made_for(message).taken < STREAM_WINDOW
-
-    async def room(self, message: Any, sent: int) -> bool:
-        """Wait until it is not; False when it never will be: it takes no more, or its process has ended."""
-        made = self._made_for(message)
-        while sent - made.taken >= STREAM_WINDOW and not made.is_over:
-            await made.bell.wait()
-        return not made.is_over
-
-    def _made_for(self, message: Any) -> _Made:
+    def behind(self, message: Any, sent: int) -> MadeStream | None:
+        """Where to wait for the reader of a stream after so many values; None when it is not too far behind."""
         key = (message.sender, message.call, message.rank)
         made = self._made.get(key)
         if made is None:
-            made = self._made[key] = _Made()
-        return made
+            made = self._made[key] = MadeStream()
+        return made if sent - made.taken >= STREAM_WINDOW else None
 
     def peer_gone(self, proc: int) -> None:
         """A process has ended: it reads no more, and its next life numbers its calls anew."""
@@ -191,7 +181,7 @@ class Streams:
             made.end()
 
 
-class _Made:
+class MadeStream:
     """How far the reader of one stream has come."""
 
     __slots__ = ("bell", "is_over", "taken")
@@ -200,6 +190,12 @@ class _Made:
         self.taken = 0
         self.is_over = False
         self.bell = Bell()
+
+    async def room(self, sent: int) -> bool:
+        """Wait until it is not too far behind; False when it never will be: it takes no more, or its process has ended."""
+        while sent - self.taken >= STREAM_WINDOW and not self.is_over:
+            await self.bell.wait()
+        return not self.is_over
 
     def end(self) -> None:
         """Nothing more is taken."""

@@ -125,12 +125,16 @@ class Reply(_Awaited[R]):
             self._inners.discard(done)
             if done.cancelled() and not self.done():
                 self.remove_done_callback(outer_done)
-                if not self._inners and not self._waiting_tasks():
+                if not self._is_awaited_beside() and not self._waiting_tasks():
                     self._cancel_all(None)
 
         self.add_done_callback(outer_done)
         inner.add_done_callback(inner_done)
         return inner
+
+    def _is_awaited_beside(self) -> bool:
+        """Whether tasks wait for it that do not await the future itself."""
+        return bool(getattr(self, "_inners", None))
 
     def _waiting_tasks(self) -> list[tuple[asyncio.Task[Any], Any, Any]]:
         """Tasks that await the future itself: (task, its wake-up, context)."""
@@ -149,7 +153,7 @@ class Reply(_Awaited[R]):
         if _is_elsewhere(loop):
             loop.call_soon_threadsafe(self.cancel, msg)
             return True
-        if getattr(self, "_inners", None):
+        if self._is_awaited_beside():
             for task, wake_up, scope in self._waiting_tasks():
                 if task.cancelling():
                     # Only this task gives up; the others go on waiting.

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from roost._roost import Message
     from roost.errors import ActorDied
-    from roost.ports import PortValue
-    from roost.runtime import Runtime
+    from roost.ports import MadeStream, PortValue
 
 __all__ = ["ReplyPort"]
 
@@ -60,10 +59,11 @@ class ReplyPort(Generic[T]):
             except Exception as error:  # noqa: BLE001 - a value that cannot travel: whoever awaits the send hears of it
                 fail_reply(done, error)
                 return
-            if sent and not runtime.streams.has_room(message, sent):
-                runtime.keep(_let_go_on(runtime, message, sent, done))
-            elif sent is None:
+            behind = runtime.streams.behind(message, sent) if sent else None
+            if sent is None:
                 fail_reply(done, _let_go_error(message))
+            elif behind is not None:
+                runtime.keep(_let_go_on(behind, message, sent, done))
             else:
                 done.set_result(None)
 
@@ -133,16 +133,17 @@ class _FromElsewhere:
                 _end(runner, message, "closed")
         except Exception as error:  # noqa: BLE001 - a value that does not unpickle here, or cannot travel on
             runner.answer_error(message, error)
-        if sent and not self._runtime.streams.has_room(message, sent):
+        behind = self._runtime.streams.behind(message, sent) if sent else None
+        if behind is not None and sent is not None:
             # Whoever sends has as much room there as is on its way to the reader.
-            self._runtime.keep(self._take_later(sender, sent))
+            self._runtime.keep(self._take_later(behind, sender, sent))
         else:
             self._took(sender)
         if message.answered:
             self._close()
 
-    async def _take_later(self, sender: int, sent: int) -> None:
-        await self._runtime.streams.room(self._message, sent)
+    async def _take_later(self, behind: MadeStream, sender: int, sent: int) -> None:
+        await behind.room(sent)
         self._took(sender)
 
     def _took(self, sender: int) -> None:
@@ -181,9 +182,9 @@ def _answer(message: Message, value: Any) -> int | None:
     return 0
 
 
-async def _let_go_on(runtime: Runtime, message: Message, sent: int, done: Reply[None]) -> None:
+async def _let_go_on(behind: MadeStream, message: Message, sent: int, done: Reply[None]) -> None:
     """Tell who sends when the reader is not too far behind any more."""
-    has_room = await runtime.streams.room(message, sent)
+    has_room = await behind.room(sent)
     if done.done():
         return
     if has_room:

@@ -176,7 +176,8 @@ class Runner:
             if message.wants_stream:
                 async for value in values:
                     sent = message.item(value)
-                    if sent is None or not await self.hosted.runtime.streams.room(message, sent):
+                    behind = None if sent is None else self.hosted.runtime.streams.behind(message, sent)
+                    if sent is None or (behind is not None and not await behind.room(sent)):
                         break  # its reader's process has ended
                 message.end()
             else:

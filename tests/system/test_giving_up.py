@@ -149,6 +149,35 @@ class TestCancelling:
         let_go("two waiters")
         assert await waiting == "two waiters"
 
+    @pytest.mark.parametrize("gives_up", ["outcomes", "reply"])
+    @pytest.mark.parametrize("waits", ["outcomes", "reply"])
+    @in_the_job
+    async def test_nor_of_the_outcomes(self, workers, gate, gives_up, waits):
+        reply = workers.hold.call(gate, "shared by all")
+
+        async def wait(what):
+            return list(await (reply.outcomes() if what == "outcomes" else reply))
+
+        impatient, patient = asyncio.create_task(wait(gives_up)), asyncio.create_task(wait(waits))
+        await heard("shared by all began")
+        impatient.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await impatient
+        assert not patient.done()
+        let_go("shared by all")
+        assert await patient == ["shared by all"] * 3
+
+    @in_the_job
+    async def test_the_last_that_waits_for_outcomes_and_gives_up_cancels(self, worker, workers, gate):
+        reply = workers.hold.call(gate, "given up by all")
+        both = [asyncio.create_task(reply.outcomes()) for _ in range(2)]
+        await heard("given up by all began")
+        for one in both:
+            one.cancel()
+        await asyncio.wait(both)
+        await heard("given up by all cancelled")
+        assert reply.cancelled()
+
     @in_the_job
     async def test_shield_protects(self, worker, gate):
         reply = worker.hold.call_one(gate, "shielded")

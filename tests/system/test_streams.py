@@ -257,7 +257,8 @@ class TestReplyPorts:
         await stream.aclose()
         with pytest.raises(StoppedError, match="the stream of answer_later stopped: its reader takes no more"):
             await worker.send_now.call_one(2)
-        assert (await worker.states()).item().running == ()
+        while (await worker.states()).item().running:
+            pass  # a busy machine may have looked before
         assert await worker.make.call_one(streams_kept) == 0
 
     @in_the_job
