@@ -12,6 +12,7 @@ import selectors
 import socket
 import sys
 import threading
+from contextlib import suppress
 
 NOBODY = 65534
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -160,15 +161,24 @@ def pass_on(near, address):
     with near, far, selectors.DefaultSelector() as selector:
         selector.register(near, selectors.EVENT_READ, far)
         selector.register(far, selectors.EVENT_READ, near)
-        while True:
+        while selector.get_map():
             for key, _ in selector.select():
-                try:
-                    said = key.fileobj.recv(1 << 16)
-                    key.data.sendall(said)
-                except OSError:
-                    return
-                if not said:
-                    return
+                pass_on_from(key.fileobj, key.data, selector)
+
+
+def pass_on_from(one, other, selector):
+    try:
+        said = one.recv(1 << 16)
+    except OSError:
+        said = b""
+    # Who has closed its end may have said why before: that is still to come.
+    with suppress(OSError):
+        if said:
+            other.sendall(said)
+        else:
+            other.shutdown(socket.SHUT_WR)
+    if not said:
+        selector.unregister(one)
 
 
 if __name__ == "__main__":

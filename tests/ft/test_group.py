@@ -75,6 +75,9 @@ def in_a_collective(size, by_memory, rank, world, store, told, go):
     group.allreduce(tensor).wait(30)
     told.put((rank, tensor[0].item(), os.getpid()))
     if rank == world - 1:
+        # Who is killed while its queue still has the others' lock leaves them without a way to say anything.
+        told.close()
+        told.join_thread()
         go.wait()
         os.kill(os.getpid(), signal.SIGKILL)
     aborted_at = []

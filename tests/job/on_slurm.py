@@ -10,7 +10,7 @@ from datetime import datetime
 
 from roost import Actor, endpoint
 from roost.job import JobError, MeshSpec, SlurmJob
-from roost.job.slurm_commands import expand, jobs, said_by
+from roost.job.slurm_commands import said_by
 
 TRAINERS = {"trainers": 4}
 
@@ -104,12 +104,9 @@ async def node_dies(folder, *power_off):
         # Events of the job and ends of calls come by different ways.
         await asyncio.wait([call])
         error = call.exception().exceptions[0]
-        # Slurm counts the dead node no more.
-        await job.resize("trainers", 3)
-        kept = expand(jobs((await job.status()).ids[0])["0"].nodes)
     await job.kill()
     lost = [event for event in await told.end() if event[0] == "host_lost"]
-    return {"lost": lost, "seconds": seconds, "left": left, "error": f"{type(error).__name__}: {error}", "kept": kept}
+    return {"lost": lost, "seconds": seconds, "left": left, "error": f"{type(error).__name__}: {error}"}
 
 
 async def preempted(folder):

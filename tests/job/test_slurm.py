@@ -82,9 +82,6 @@ def test_a_node_that_dies_is_one_event_with_slurms_reason_and_the_others_go_on(c
     # Whoever notices first: Slurm, or the end of its agent's signs of life.
     assert "Slurm: node n3 is" in reason
     assert seen["left"] == ["n1", "n2", "n4"]
-    assert seen["kept"] in (["n1", "n2"], ["n1", "n2", "n3"]), (
-        "the last one is given back, whether Slurm has missed the dead one or not"
-    )
     assert seen["error"].startswith("HostLostError")
     assert "Slurm: node n3 is" in seen["error"], "callers hear of it, too"
     figures(f"a node without power was an event after {seen['seconds']:.1f} s: {reason}")

@@ -12,7 +12,7 @@ from roost.errors import CallTimeoutError, JobError, Unavailable
 from roost.job import HostStatus, JobStatus, KubernetesJob, MeshSpec, ProcessJob, SkyPilotJob, SlurmJob
 from roost.job import slurm_commands as slurm
 from roost.job.record import Part, new_record, read_record, tell_of
-from roost.job.slurm import _nodes_of
+from roost.job.slurm import _nodes_of, _update
 from roost.job.status import together
 
 # As 22.05 and 24.11 write it, with the fields that are not read left out.
@@ -282,6 +282,25 @@ def test_a_part_that_becomes_smaller_counts_the_nodes_that_it_has_left(monkeypat
         [["scancel", "7"]] if update == "scancel" else [["scontrol", "update", "JobId=7", update]] if update else []
     )
     assert said == expected
+
+
+def test_a_slurm_that_is_busy_with_the_job_is_asked_again(monkeypatch):
+    said = []
+
+    def says(command):
+        said.append(command)
+        if len(said) < 3:
+            raise JobError("scontrol refuses: Job update not available right now, try again in a bit for job 7")
+        if command[-1] == "NumNodes=0":
+            raise JobError("scontrol refuses: Invalid node count")
+
+    monkeypatch.setattr(slurm, "said_by", says)
+    monkeypatch.setattr("roost.job.slurm._ASK_AGAIN_S", 0.0)
+    part = Part("trainers", 0, 4, "7")
+    _update(part, "NumNodes=2")
+    assert said == [["scontrol", "update", "JobId=7", "NumNodes=2"]] * 3
+    with pytest.raises(JobError, match="Invalid node count"):
+        _update(part, "NumNodes=0")
 
 
 @on_a_loop

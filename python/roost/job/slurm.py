@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from roost.errors import JobError
@@ -27,6 +28,8 @@ __all__ = ["SlurmJob"]
 # Slurm reads % and \ in names of files as patterns, and has no way to quote a space everywhere.
 _FOLDER = re.compile(r"[A-Za-z0-9._/+@=,~-]+")
 _COMMENT = "roost:"
+# How long Slurm may be busy with a job that is to be changed.
+_BUSY_S, _ASK_AGAIN_S = 10.0, 0.5
 _FORGOTTEN = "Slurm does not know it any more: it has ended, nobody knows how"
 
 
@@ -213,8 +216,22 @@ class SlurmJob(Job):
         if kept == "none":
             slurm.said_by(["scancel", part.id])
         elif kept != "all":
-            slurm.said_by(["scontrol", "update", f"JobId={part.id}", kept])
+            _update(part, kept)
         return part._replace(hosts=hosts)
+
+
+def _update(part: Part, change: str) -> None:
+    """Have Slurm change a part; while it is busy with the job itself, say when a node has died, it asks to be asked again."""
+    until = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            slurm.said_by(["scontrol", "update", f"JobId={part.id}", change])
+        except JobError as error:
+            if "try again" not in str(error) or time.monotonic() > until:
+                raise
+            time.sleep(_ASK_AGAIN_S)
+        else:
+            return
 
 
 def _kept(record: Record, part: Part, one: SlurmPart | None, hosts: int) -> str:
