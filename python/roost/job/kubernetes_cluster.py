@@ -161,8 +161,8 @@ class Cluster:
         if not self._may_forward:
             # What does not answer now may when it is used.
             with suppress(SilentApiError):
-                probe, let_go = kubernetes_forward.pod_port(self.api, namespace_of(record), pod, port)
-                let_go()
+                probe, _ = kubernetes_forward.pod_port(self.api, namespace_of(record), pod, port)
+                # The library's thread sees it, and ends the connection: closed under its feet it would raise there.
                 probe.close()
             self._may_forward = True
 
