@@ -5,6 +5,7 @@ Over gloo each number crosses two sockets and four threads; here it is written o
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from roost import libraries
@@ -13,9 +14,15 @@ from roost._roost import HostGroup
 if TYPE_CHECKING:
     from datetime import timedelta
 
-__all__ = ["on_one_host"]
+__all__ = ["kind_of", "on_one_host"]
 
 _KEY = "host"
+
+
+@cache
+def kind_of(dtype: Any) -> str:
+    """What a group on one host calls a dtype: its name, such as "float32", made once."""
+    return str(dtype).removeprefix("torch.")
 
 
 def on_one_host(gloo: Any, store: Any, rank: int, size: int, timeout: timedelta) -> HostGroup | None:

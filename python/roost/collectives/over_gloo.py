@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from roost import libraries
 from roost.collectives.called import Called
 from roost.collectives.gloo import Gloo, connected_store, port_of, served_store
-from roost.collectives.on_one_host import on_one_host
+from roost.collectives.on_one_host import kind_of, on_one_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,7 +48,6 @@ class OverGloo:
         self._address = address
         self._gloo = Gloo(address)
         self._host: HostGroup | None = None
-        self._kinds: dict[Any, str] = {}
         # How many operations of all members were begun here.
         self._begun = 0
         self._whole = whole
@@ -182,16 +181,9 @@ class OverGloo:
 
     def _by_memory(self, host: HostGroup, what: tuple[str, int], tensor: Any, op: str) -> Called | None:
         called = Called(tensor)
-        memory = _NOWHERE if tensor is None else (tensor.data_ptr(), tensor.numel(), self._kind(tensor.dtype))
+        memory = _NOWHERE if tensor is None else (tensor.data_ptr(), tensor.numel(), kind_of(tensor.dtype))
         has_ended = host.reduce((*what, self._begun % _NUMBERS), memory, op, called)
         return None if has_ended else called
-
-    def _kind(self, dtype: Any) -> str:
-        """Its name, made once."""
-        known = self._kinds.get(dtype)
-        if known is None:
-            known = self._kinds[dtype] = str(dtype).removeprefix("torch.")
-        return known
 
     def _op(self, op: str) -> Any:
         return getattr(self._distributed.ReduceOp, _OF_TORCH[op])

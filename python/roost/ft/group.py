@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from roost import libraries
 from roost.collectives.called import Called
 from roost.collectives.gloo import Gloo, connected_store, port_of
-from roost.collectives.on_one_host import on_one_host
+from roost.collectives.on_one_host import kind_of, on_one_host
 from roost.errors import CollectiveError
 
 if TYPE_CHECKING:
@@ -97,7 +97,6 @@ class GlooGroup:
         self._lock = threading.Lock()
         # The last quorum that nothing will come of, and why.
         self._over: tuple[int, str] = -1, ""
-        self._kinds: dict[Any, str] = {}
         # Whether a thread of the library's is still in an operation that nobody waits for any more.
         self._is_left_behind = False
 
@@ -202,22 +201,15 @@ class GlooGroup:
         return _Done() if group is None else _Waiting(self, group.allreduce([tensor]))
 
     def _is_for_memory(self, tensor: Any) -> bool:
-        return bool(tensor.is_cpu and tensor.is_contiguous() and self._kind(tensor) in _KINDS)
+        return bool(tensor.is_cpu and tensor.is_contiguous() and kind_of(tensor.dtype) in _KINDS)
 
     def _by_memory(self, host: HostGroup, tensor: Any, op: str) -> Pending:
         called = Called(tensor)
         try:
-            has_ended = host.reduce(_PURPOSE, (tensor.data_ptr(), tensor.numel(), self._kind(tensor)), op, called)
+            has_ended = host.reduce(_PURPOSE, (tensor.data_ptr(), tensor.numel(), kind_of(tensor.dtype)), op, called)
         except RuntimeError as error:
             raise self.failed(error) from error
         return _Done() if has_ended else _Summing(self, called)
-
-    def _kind(self, tensor: Any) -> str:
-        """The name of its dtype, made once."""
-        known = self._kinds.get(tensor.dtype)
-        if known is None:
-            known = self._kinds[tensor.dtype] = str(tensor.dtype).removeprefix("torch.")
-        return known
 
     def failed(self, error: BaseException) -> CollectiveError:
         """What went wrong in a collective, as its waiter is told."""
